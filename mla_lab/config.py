@@ -1,0 +1,92 @@
+"""The dimensions of one MLA layer, under the field names of Hugging Face's ``config.json``."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from numbers import Real
+
+from .errors import InputError, positive_int
+
+DIMENSIONS = ("hidden_size", "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """YaRN's context extension (Peng et al., arXiv 2309.00071), as DeepSeek's ``rope_scaling`` block states it.
+
+    Parameters
+    ----------
+    factor : float
+        New context length over ``original_max_position_embeddings``.
+    original_max_position_embeddings : int
+        Context length of pre-training, in tokens.
+    beta_fast, beta_slow : float
+        Rotations over the original context above which a frequency is kept, below which it is divided by ``factor``.
+    mscale, mscale_all_dim : float
+        Temperature coefficients. ``mscale_all_dim`` alone acts on the softmax scale (squared); the rotary table is
+        multiplied by the quotient of the two, which is 1 in every released DeepSeek model.
+    """
+
+    factor: float
+    original_max_position_embeddings: int = 4096
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 1.0
+
+    def __post_init__(self):
+        positive_int("rope_scaling.original_max_position_embeddings", self.original_max_position_embeddings)
+        for name in ("factor", "beta_fast", "beta_slow"):
+            _real(f"rope_scaling.{name}", getattr(self, name), above=0)
+        for name in ("mscale", "mscale_all_dim"):
+            _real(f"rope_scaling.{name}", getattr(self, name), above=-1e-300)
+
+
+@dataclass(frozen=True)
+class MLAConfig:
+    """One layer of Multi-Head Latent Attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    The letters used in the comments of this package stand behind each field. ``q_lora_rank`` None means that the
+    query is projected directly, as in DeepSeek-V2-Lite. ``rope_interleave`` says how the *weights* pair their
+    rotary channels: True is DeepSeek's own (0, 1), (2, 3), ...; False is half-split (0, p/2), (1, p/2 + 1), ...
+    """
+
+    hidden_size: int  # d
+    num_attention_heads: int  # h
+    kv_lora_rank: int  # r
+    qk_nope_head_dim: int  # n
+    qk_rope_head_dim: int  # p
+    v_head_dim: int  # v
+    q_lora_rank: int | None = None
+    rope_theta: float = 10000.0
+    rope_scaling: Yarn | None = None
+    rope_interleave: bool = True
+    rms_norm_eps: float = 1e-6
+
+    def __post_init__(self):
+        for name in DIMENSIONS:
+            positive_int(name, getattr(self, name))
+        if self.q_lora_rank is not None:
+            positive_int("q_lora_rank", self.q_lora_rank)
+        if self.qk_rope_head_dim % 2:
+            raise InputError(f"qk_rope_head_dim must be even, because RoPE turns pairs, not {self.qk_rope_head_dim}.")
+        _real("rope_theta", self.rope_theta, above=1)
+        _real("rms_norm_eps", self.rms_norm_eps, above=-1e-300)
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of a query or key head as trained: n + p. The softmax scale comes from this and nothing else."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def cached_width(self) -> int:
+        """Values cached for a token in a layer: r + p."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    def __str__(self) -> str:
+        return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self))
+
+
+def _real(field: str, value: object, above: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= above:
+        raise InputError(f"{field} must be a finite number above {above:g}, not {value!r}.")

@@ -1,0 +1,109 @@
+"""What an MLA implementation has to get right, as values. A fault is the right recipe with a value replaced.
+
+The functions below are the right conventions; the wrong ones live in `mla_lab.faults`. Every path (naive, absorbed,
+cached, chunked) reads them from one `Recipe`, so that no path can follow a convention of its own.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from .arrays import Array, narrow, wide
+from .config import MLAConfig
+from .rope import Pairing, frequencies, pairing_of, softmax_scale, table_scale
+
+
+def keep(x: Any, *_: Any) -> Any:
+    """Leave the first argument as it is."""
+    return x
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last axis, in float32 or wider (arXiv 1910.07467, eq. 4).
+
+    The product with ``weight`` is formed before the result is rounded to the dtype of ``x``, as in DeepSeek's code;
+    the other order differs by up to one step of bfloat16.
+    """
+    xp, w = array_namespace(x), wide(x)
+    mean_square = xp.sum(w * w, axis=-1, keepdims=True) * (1 / x.shape[-1])
+    return narrow(w / xp.sqrt(mean_square + eps) * wide(weight), x)
+
+
+def split_per_head(kv_b: Array, config: MLAConfig) -> tuple[Array, Array]:
+    """``kv_b_proj [h (n+v), r]`` holds, for each head, its W_UK rows and then its W_UV rows.
+
+    Returns ``w_uk [h, n, r]`` and ``w_uv [h, r, v]``.
+    """
+    n = config.qk_nope_head_dim
+    per_head = array_namespace(kv_b).reshape(kv_b, (config.num_attention_heads, n + config.v_head_dim, kv_b.shape[-1]))
+    return per_head[:, :n, :], per_head[:, n:, :].mT
+
+
+def causal(query: Array, key: Array, start: Array) -> Array:
+    """Query i of a chunk that begins at absolute position ``start`` sees keys 0 ... start + i (bottom-right)."""
+    return key <= start + query
+
+
+def zero_unused(rows: Array, used: Array) -> Array:
+    """Cached rows ``[b, s, r+p]`` with unused ones set to zero, for 0 times NaN is NaN however small the weight."""
+    return array_namespace(rows).where(used[..., None], rows, 0.0)
+
+
+def add_terms(content: Array, rope: Array) -> Array:
+    """A logit is the content term plus the rope term."""
+    return content + rope
+
+
+def merge_by_lse(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Combine attention over disjoint sets of keys into attention over their union.
+
+    Each part is ``(heads [..., t, v], lse [..., t])``; the weights are ``exp(lse_i - lse)``. A part with no visible key
+    (lse = -inf) counts for nothing whatever its payload is, NaN included; if there is no key at all the result is
+    (0, -inf).
+    """
+    xp = array_namespace(parts[0][1])
+    lse = xp.stack([p[1] for p in parts], axis=0)
+    empty = lse == -float("inf")
+    top = xp.max(lse, axis=0, keepdims=True)
+    top = xp.where(top == -float("inf"), 0.0, top)
+    weight = xp.where(empty, 0.0, xp.exp(xp.where(empty, 0.0, lse - top)))
+    total = xp.sum(weight, axis=0)
+    safe = xp.where(total == 0, 1.0, total)
+    heads = xp.stack([p[0] for p in parts], axis=0)
+    mixed = xp.sum(xp.where(empty[..., None], 0.0, wide(heads)) * (weight / safe)[..., None], axis=0)
+    return narrow(mixed, heads), xp.where(total == 0, -float("inf"), xp.log(safe) + top[0, ...])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The conventions of one implementation. The defaults are right.
+
+    ``store`` is what happens to a tensor when it is written to memory: nothing (the dtype has rounded already),
+    rounding to an emulated dtype, reduction modulo a prime, or the widening of an error radius.
+    """
+
+    pairing: Callable[[MLAConfig], Pairing] = pairing_of
+    key_pairing: Callable[[MLAConfig], Pairing] | None = None  # None: the query's
+    frequencies: Callable[[MLAConfig], np.ndarray] = frequencies
+    table_scale: Callable[[MLAConfig], float] = table_scale
+    query_position: Callable[[Any], Any] = keep
+    key_position: Callable[[Any], Any] = keep
+    scale: Callable[[MLAConfig], float] = softmax_scale
+    split_kv_b: Callable[[Array, MLAConfig], tuple[Array, Array]] = split_per_head
+    norm_query: Callable[[Array, Array, float], Array] = rms_norm
+    norm_latent: Callable[[Array, Array, float], Array] = rms_norm
+    terms: Callable[[Array, Array], Array] = add_terms
+    visible: Callable[[Array, Array, Array], Array] = causal
+    unused: Callable[[Array, Array], Array] = zero_unused
+    probabilities: Callable[[Array], Array] = wide  # dtype of the softmax
+    expanded_keys: Callable[[Array], Array] = keep  # what is done to the keys rebuilt from the latent
+    merge: Callable[[list[tuple[Array, Array]]], tuple[Array, Array]] = merge_by_lse
+    elements: Callable[[MLAConfig], int] = lambda config: config.cached_width  # cached a token and layer
+    store: Callable[[Array], Array] = keep
+
+
+RIGHT = Recipe()
