@@ -1,6 +1,6 @@
 """Where the maths runs: an array namespace, a device and a dtype. The formulas themselves are written once.
 
-Arrays are NumPy arrays, torch tensors, array-api-strict arrays, or `mla_lab.bounds.Ball`: whatever
+Arrays are NumPy arrays, torch tensors, array-api-strict arrays, or `mla_lab.ball.Ball`: whatever
 ``array_api_compat.array_namespace`` understands.
 """
 from __future__ import annotations
@@ -117,12 +117,12 @@ def to_numpy(x: Array) -> np.ndarray:
 def wide(x: Array) -> Array:
     """``x`` in float32 if its dtype is narrower: softmax, norms and rotations never run in 16 bits."""
     xp = array_namespace(x)
-    return xp.astype(x, xp.float32) if x.dtype.itemsize < 4 else x
+    return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits < 32 else x
 
 
 def narrow(x: Array, like: Array) -> Array:
     """``x`` in the dtype of ``like``."""
-    return x if x.dtype == like.dtype else array_namespace(x).astype(x, like.dtype)
+    return x if x.dtype == like.dtype else array_namespace(like).astype(x, like.dtype)
 
 
 def same_kind(**named: Array) -> None:

@@ -1,0 +1,158 @@
+"""Attention over the latent cache: projections, the naive and the absorbed form, softmax with LSE.
+
+Shape alphabet: b batch, t query tokens, s cached tokens, h heads, d hidden, q query latent, r latent, n nope, p rope,
+v value.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from .arrays import Array, narrow, wide
+from .config import MLAConfig
+from .errors import InputError
+from .recipe import RIGHT, Recipe
+from .rope import rotate
+from .weights import MLAWeights
+
+MODES = ("naive", "absorb")
+
+
+@dataclass(frozen=True)
+class Projected:
+    """What a layer makes of its input before it attends."""
+
+    q_nope: Array  # [b, h, t, n]
+    q_rope: Array  # [b, h, t, p]  rotated
+    c_kv: Array  # [b, t, r]  normed
+    k_rope: Array  # [b, t, p]  rotated
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What attention gives, with the steps on the way."""
+
+    heads: Array  # [b, h, t, v]
+    lse: Array  # [b, h, t]  natural logarithm; -inf where a query sees no key
+    weights: Array  # [b, h, t, s]
+    logits: Array  # [b, h, t, s]  scaled, unmasked
+
+
+def project(
+    hidden: Array, weights: MLAWeights, config: MLAConfig, positions: Array, recipe: Recipe = RIGHT
+) -> Projected:
+    """Queries, latents and rope keys of ``hidden [b, t, d]`` at ``positions [b, t]`` (DeepSeek-V2 eq. 9-15).
+
+    The rope key is one head, not normed; the latent is normed before anything else sees it.
+    """
+    store, eps = recipe.store, config.rms_norm_eps
+    c_q = hidden
+    if weights.w_dq is not None:
+        c_q = store(recipe.norm_query(store(hidden @ weights.w_dq.mT), weights.norm_q, eps))  # [b, t, q]
+    q_nope = store(per_head(c_q, weights.w_uq))  # [b, h, t, n]
+    q_rope = store(per_head(c_q, weights.w_qr))  # [b, h, t, p]
+    c_kv = store(recipe.norm_latent(store(hidden @ weights.w_dkv.mT), weights.norm_kv, eps))  # [b, t, r]
+    k_rope = store(hidden @ weights.w_kr.mT)  # [b, t, p]
+    radians, scale = recipe.frequencies(config), recipe.table_scale(config)
+    pairing = recipe.pairing(config)
+    key_pairing = (recipe.key_pairing or recipe.pairing)(config)
+    q_rope = store(rotate(q_rope, recipe.query_position(positions)[:, None, :], radians, pairing, scale))
+    k_rope = store(rotate(k_rope, recipe.key_position(positions), radians, key_pairing, scale))
+    return Projected(q_nope, q_rope, c_kv, k_rope)
+
+
+def per_head(x: Array, w: Array) -> Array:
+    """``x [b, t, i]`` times ``w [h, o, i]``: ``[b, h, t, o]``, as one matrix product."""
+    xp = array_namespace(x)
+    h, o, i = w.shape
+    product = x @ xp.reshape(w, (h * o, i)).mT  # [b, t, h o]
+    return xp.permute_dims(xp.reshape(product, (*x.shape[:-1], h, o)), (0, 2, 1, 3))
+
+
+def merge_heads(heads: Array) -> Array:
+    """``[b, h, t, v]`` to ``[b, t, h v]``."""
+    xp, (b, h, t, v) = array_namespace(heads), heads.shape
+    return xp.reshape(xp.permute_dims(heads, (0, 2, 1, 3)), (b, t, h * v))
+
+
+def on_shared_keys(x: Array, shared: Array) -> Array:
+    """``x [b, h, t, i] @ shared [b, i, o]``, with the heads folded into rows: one product, no copy of ``shared`` a head."""
+    xp, (b, h, t, i) = array_namespace(x), x.shape
+    return xp.reshape(xp.reshape(x, (b, h * t, i)) @ shared, (b, h, t, shared.shape[-1]))
+
+
+def scores_naive(q: Projected, c_kv: Array, k_rope: Array, w_uk: Array, recipe: Recipe = RIGHT) -> Array:
+    """Expand the keys, then score: unscaled logits ``[b, h, t, s]`` (DeepSeek-V2 eq. 13-18)."""
+    store = recipe.store
+    k_nope = recipe.expanded_keys(store(c_kv[:, None, :, :] @ w_uk.mT))  # [b, h, s, n]  what absorption avoids
+    content = store(q.q_nope @ k_nope.mT)
+    return recipe.terms(wide(content), wide(store(on_shared_keys(q.q_rope, k_rope.mT))))
+
+
+def scores_absorb(q: Projected, c_kv: Array, k_rope: Array, w_uk: Array, recipe: Recipe = RIGHT) -> Array:
+    """Move the query into the latent space, then score against the cache as it is: ``[b, h, t, s]``."""
+    store = recipe.store
+    q_latent = store(q.q_nope @ w_uk)  # [b, h, t, r]
+    content = store(on_shared_keys(q_latent, c_kv.mT))
+    return recipe.terms(wide(content), wide(store(on_shared_keys(q.q_rope, k_rope.mT))))
+
+
+def values_naive(p: Array, c_kv: Array, w_uv: Array, recipe: Recipe = RIGHT) -> Array:
+    """Expand the values, then average them: ``[b, h, t, v]``."""
+    return recipe.store(p @ recipe.store(c_kv[:, None, :, :] @ w_uv))
+
+
+def values_absorb(p: Array, c_kv: Array, w_uv: Array, recipe: Recipe = RIGHT) -> Array:
+    """Average the latents, then expand the one average: ``[b, h, t, v]``."""
+    return recipe.store(recipe.store(on_shared_keys(p, c_kv)) @ w_uv)
+
+
+def softmax(logits: Array, visible: Array) -> tuple[Array, Array]:
+    """Weights ``[.., t, s]`` and natural-log LSE ``[.., t]`` over the visible keys.
+
+    A query that sees no key gets weights 0 and LSE -inf. No infinity is ever subtracted from another.
+    """
+    xp = array_namespace(logits)
+    top = xp.max(xp.where(visible, logits, -float("inf")), axis=-1, keepdims=True)
+    top = xp.where(top == -float("inf"), 0.0, top)
+    shares = xp.where(visible, xp.exp(xp.where(visible, logits, top) - top), 0.0)
+    total = xp.sum(shares, axis=-1, keepdims=True)
+    nothing = ~xp.any(visible, axis=-1, keepdims=True)
+    safe = xp.where(nothing, 1.0, total)
+    return shares / safe, xp.where(nothing, -float("inf"), xp.log(safe) + top)[..., 0]
+
+
+def attend(
+    q: Projected, c_kv: Array, k_rope: Array, w_uk: Array, w_uv: Array, config: MLAConfig, visible: Array,
+    mode: str = "absorb", recipe: Recipe = RIGHT,
+) -> Attended:
+    """Attention of the queries in ``q`` over latents ``c_kv [b, s, r]`` and rope keys ``k_rope [b, s, p]``.
+
+    Parameters
+    ----------
+    visible : array of bool, broadcastable to [b, h, t, s]
+    mode : 'naive' or 'absorb'
+        The same function of the same numbers, associated differently.
+    """
+    if mode not in MODES:
+        raise InputError(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
+    scores, values = (scores_naive, values_naive) if mode == "naive" else (scores_absorb, values_absorb)
+    logits = scores(q, c_kv, k_rope, w_uk, recipe) * recipe.scale(config)
+    p, lse = softmax(recipe.probabilities(logits), visible)
+    return Attended(values(recipe.store(narrow(p, c_kv)), c_kv, w_uv, recipe), lse, p, logits)
+
+
+def visible_keys(starts: Any, ends: Any, tokens: int, keys: int, like: Array, recipe: Recipe = RIGHT) -> Array:
+    """Which of ``keys`` cached rows each of ``tokens`` new queries sees: bool ``[b, 1, t, s]``.
+
+    ``starts`` and ``ends`` give, for each batch row, the length of its cache before and after the new tokens; a query
+    beyond ``ends`` is padding and sees nothing.
+    """
+    xp = array_namespace(like)
+    at = {"device": device(like)}
+    start, end = (xp.asarray(list(x), **at)[:, None, None] for x in (starts, ends))  # [b, 1, 1]
+    query, key = xp.arange(tokens, **at)[:, None], xp.arange(keys, **at)[None, :]
+    seen = recipe.visible(query, key, start) & (key < end) & (start + query < end)
+    return seen[:, None, :, :]

@@ -1,0 +1,156 @@
+"""Arrays that carry their own rounding error.
+
+A `Ball` is an array of float64 values with two radii beside it. Because it speaks the array API, the very functions
+that compute attention on NumPy and torch also compute how far their rounding may carry them:
+
+* ``worst``: no rounding can leave this radius. Every operation adds its own rounding (for a sum of k products
+  gamma_k |A||B|, Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5) to what it inherits.
+* ``spread``: the same under the model of Higham and Mary (SIAM J. Sci. Comput. 41 (2019) A2815): roundings are
+  independent with mean zero, so they add in squares and gamma_k shrinks to sqrt(k) u. `Ball.likely` multiplies it by
+  the factor that all elements together exceed with probability `FAILURE` (Hoeffding).
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .arrays import UNIT_ROUNDOFF, Array, Backend
+
+FAILURE = 1e-9
+EXP_ULPS = 4  # NumPy's and torch's exp, log, sin and cos are within this many units in the last place
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Unit roundoff of sums and of stored tensors; the latter 0 where the operation already rounds to the dtype."""
+
+    sums: float
+    stored: float
+
+    @classmethod
+    def of(cls, backend: Backend) -> Rounding:
+        """The rounding of ``backend``, plus that of the float64 reference value itself."""
+        narrow = backend.unit > backend.accumulator_unit
+        return cls(backend.accumulator_unit + UNIT_ROUNDOFF["float64"], backend.unit if narrow else 0.0)
+
+
+@dataclass(frozen=True)
+class BallDtype:
+    """What ``Ball.dtype`` is: float64 values, and the rounding that a conversion to this dtype adds."""
+
+    rounding: Rounding
+    bits: int = 64
+
+
+def gamma(terms: float, unit: float) -> float:
+    """Rounding of a sum of ``terms`` products, k u / (1 - k u) (Higham, lemma 3.1)."""
+    return terms * unit / (1 - terms * unit) if terms * unit < 1 else math.inf
+
+
+def hypot(*xs: Any) -> Any:
+    return np.sqrt(sum(x * x for x in xs))
+
+
+class Ball:
+    """Values that a computation would have without rounding, and how far rounding may move them.
+
+    Parameters
+    ----------
+    value : ndarray of float64
+    rounding : Rounding
+    worst, spread : ndarray of the same shape, or 0.0 for exact inputs
+    """
+
+    __array_ufunc__ = None  # so that ndarray @ Ball comes here
+    __slots__ = ("rounding", "spread", "value", "worst")
+
+    def __init__(self, value: Array, rounding: Rounding, worst: Any = 0.0, spread: Any = 0.0):
+        self.value, self.rounding, self.worst, self.spread = np.asarray(value, np.float64), rounding, worst, spread
+
+    shape = property(lambda self: self.value.shape)
+    ndim = property(lambda self: self.value.ndim)
+    dtype = property(lambda self: BallDtype(self.rounding))
+    device = "cpu"
+    namespace: Any = None  # `mla_lab.ball_namespace` puts itself here
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return self.namespace
+
+    def likely(self) -> np.ndarray:
+        """The radius that all elements together leave with probability at most `FAILURE`."""
+        return math.sqrt(2 * math.log(2 * max(self.value.size, 1) / FAILURE)) * self.spread
+
+    def _other(self, x: Any) -> Ball:
+        if isinstance(x, Ball):
+            return x
+        exact = not isinstance(x, float) or x == int(x if math.isfinite(x) else 0)
+        unit = 0.0 if exact else self.rounding.sums  # a Python float is rounded to the dtype of the array
+        return Ball(x, self.rounding, unit * abs(x) if unit else 0.0, unit * abs(x) if unit else 0.0)
+
+    def _rounded(self, value: Any, worst: Any, spread: Any, ulps: float = 1) -> Ball:
+        """One more rounding, of ``ulps`` units, on top of inherited radii."""
+        own = ulps * self.rounding.sums * np.abs(value)
+        return Ball(value, self.rounding, worst + own + ulps * self.rounding.sums * worst, hypot(spread, own))
+
+    def map(self, function: Any) -> Ball:
+        """Apply an operation that only moves elements (slice, reshape, transpose)."""
+        radii = (r if np.ndim(r) == 0 else function(r) for r in (self.worst, self.spread))
+        return Ball(function(self.value), self.rounding, *radii)
+
+    def __getitem__(self, key: Any) -> Ball:
+        return self.map(lambda x: x[key])
+
+    @property
+    def mT(self) -> Ball:  # noqa: N802 - the array API's name
+        return self.map(lambda x: np.swapaxes(x, -1, -2))
+
+    def __neg__(self) -> Ball:
+        return Ball(-self.value, self.rounding, self.worst, self.spread)
+
+    def __add__(self, x: Any) -> Ball:
+        b = self._other(x)
+        return self._rounded(self.value + b.value, self.worst + b.worst, hypot(self.spread, b.spread))
+
+    __radd__ = __add__
+
+    def __sub__(self, x: Any) -> Ball:
+        return self + -self._other(x)
+
+    def __mul__(self, x: Any) -> Ball:
+        b = self._other(x)
+        size, other = np.abs(self.value), np.abs(b.value)
+        worst = size * b.worst + other * self.worst + self.worst * b.worst
+        return self._rounded(self.value * b.value, worst, hypot(size * b.spread, other * self.spread))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, x: Any) -> Ball:
+        b = self._other(x)
+        size, other, value = np.abs(self.value), np.abs(b.value), self.value / b.value
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worst = (size * b.worst / other + self.worst) / np.where(other > b.worst, other - b.worst, 0.0)
+        worst = np.where(other > b.worst, worst, np.inf)
+        return self._rounded(value, worst, hypot(self.spread / other, value * b.spread / other))
+
+    def __matmul__(self, x: Any) -> Ball:
+        return _product(self, x if isinstance(x, Ball) else Ball(x, self.rounding))
+
+    def __rmatmul__(self, x: Any) -> Ball:
+        return _product(Ball(x, self.rounding), self)
+
+
+def _product(a: Ball, b: Ball) -> Ball:
+    size_a, size_b, k, unit = np.abs(a.value), np.abs(b.value), a.shape[-1], a.rounding.sums
+    size = size_a @ size_b
+    carried = 0.0
+    if np.ndim(a.worst) or np.ndim(b.worst):
+        carried = np.maximum((size_a + a.worst) @ (size_b + b.worst) - size, 0.0)
+    squares = (math.sqrt(k) * unit * size) ** 2
+    for left, right in ((a.spread, size_b), (size_a, b.spread)):
+        if np.ndim(left) and np.ndim(right):
+            squares = squares + (left * left) @ (right * right)
+    g = gamma(k, unit)
+    return Ball(a.value @ b.value, a.rounding, carried * (1 + g) + g * size, np.sqrt(squares))

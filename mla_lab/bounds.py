@@ -1,0 +1,79 @@
+"""Error bounds that come from the data: run the formula itself on balls and read off the radius.
+
+``Ball.worst`` is a guarantee and decides wherever it is smaller than the quantity itself. Where a chain is so long that
+it is not (it is then *vacuous*), ``Ball.likely`` decides and the verdict says so; where both are vacuous the check fails.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import ball_namespace as _  # noqa: F401 - gives Ball its functions
+from .arrays import Array, to_numpy
+from .ball import FAILURE, Ball, Rounding, hypot
+
+
+def ball(x: Array, rounding: Rounding) -> Ball:
+    """An exact input: ``x`` as it is stored, in whatever library and dtype."""
+    return Ball(to_numpy(x), rounding)
+
+
+def store(x: Ball) -> Ball:
+    """What `Recipe.store` is for a ball: one rounding to the stored dtype."""
+    unit = x.rounding.stored
+    if not unit:
+        return x
+    own = unit * np.abs(x.value)
+    return Ball(x.value, x.rounding, x.worst + own + unit * x.worst, hypot(x.spread, own))
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far results lie from a reference, against the radius that decided.
+
+    ``share`` is the largest distance divided by its bound; ``size`` the root mean square of the reference.
+    """
+
+    largest: float
+    bound: float
+    share: float
+    size: float
+    kind: str  # "guarantee", "likely" or "vacuous"
+
+    @property
+    def ok(self) -> bool:
+        return self.kind != "vacuous" and self.share <= 1
+
+    @property
+    def note(self) -> str:
+        """Which radius decided and how much of it was used."""
+        if self.kind == "vacuous":
+            return f"vacuous: the bound {self.bound:.1e} is as large as the quantity itself (rms {self.size:.1e})"
+        tail = "" if self.kind == "guarantee" else f", exceeded with probability at most {FAILURE:g}"
+        return f"uses {self.share:.0e} of the {'guaranteed' if self.kind == 'guarantee' else 'likely'} bound{tail}"
+
+
+def compare(result: Array, reference: Array, *radii: Ball) -> Distance:
+    """Hold ``result`` against ``reference``; each ball bounds one of the two against the exact value.
+
+    A NaN or infinity in ``result`` that is not in ``reference`` is an infinite distance.
+    """
+    got, want = to_numpy(result).astype(np.float64), to_numpy(reference).astype(np.float64)
+    if got.shape != want.shape:
+        return Distance(math.inf, 0.0, math.inf, 0.0, "guarantee")
+    both_empty = (got == want) & np.isinf(want)  # the LSE of a query that sees no key
+    with np.errstate(invalid="ignore"):
+        distance = np.where(both_empty, 0.0, np.abs(got - want))
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    size = float(np.sqrt(np.mean(np.where(np.isfinite(want), want, 0.0) ** 2)))
+    for kind in ("guarantee", "likely"):
+        bound = sum(np.nan_to_num(b.worst if kind == "guarantee" else b.likely(), nan=np.inf) for b in radii)
+        bound = np.broadcast_to(bound, distance.shape)
+        typical = float(np.sqrt(np.mean(np.where(both_empty, 0.0, bound) ** 2)))
+        if typical < size:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = np.where(distance == 0, 0.0, distance / bound)
+            return Distance(float(distance.max()), float(bound.max()), float(share.max()), size, kind)
+    return Distance(float(distance.max()), float(bound.max()), math.inf, size, "vacuous")

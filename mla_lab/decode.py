@@ -1,0 +1,103 @@
+"""The whole layer: prefill, chunks of new tokens, single steps, and the full recompute they must agree with."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from array_api_compat import array_namespace, device
+
+from .arrays import Array, expect_shape, same_kind
+from .attention import Attended, Projected, attend, merge_heads, project, softmax, visible_keys
+from .cache import LatentCache, check_counts
+from .config import MLAConfig
+from .errors import InputError
+from .recipe import RIGHT, Recipe
+from .weights import MLAWeights
+
+
+def positions_from(starts: Sequence[int], tokens: int, like: Array) -> Array:
+    """Absolute positions ``[b, t]`` of the next ``tokens`` tokens of rows that hold ``starts`` tokens already."""
+    xp, at = array_namespace(like), {"device": device(like)}
+    return xp.asarray(list(starts), **at)[:, None] + xp.arange(tokens, **at)[None, :]
+
+
+def forward(
+    hidden: Array, weights: MLAWeights, config: MLAConfig, cache: LatentCache, mode: str = "absorb",
+    counts: Sequence[int] | None = None, recipe: Recipe = RIGHT,
+) -> tuple[Array, LatentCache]:
+    """Run the layer on new tokens: a prefill on an empty cache, a chunk, or one decode step.
+
+    Parameters
+    ----------
+    hidden : array [b, t, d]
+    cache : LatentCache
+        Its buffer is written to; continue with the returned one.
+    mode : 'naive' or 'absorb'
+    counts : sequence of int, optional
+        How many of the t tokens are real in each batch row (right-padded); the outputs of padding are 0.
+
+    Returns
+    -------
+    output : array [b, t, d]
+    cache : LatentCache
+    """
+    out, _, cache = attend_new(hidden, weights, config, cache, mode, counts, recipe)
+    return out, cache
+
+
+def attend_new(
+    hidden: Array, weights: MLAWeights, config: MLAConfig, cache: LatentCache, mode: str = "absorb",
+    counts: Sequence[int] | None = None, recipe: Recipe = RIGHT,
+) -> tuple[Array, Attended, LatentCache]:
+    """`forward`, with the attention's inner results (weights, LSE) as well."""
+    b, t, _ = check_hidden(hidden, weights, config)
+    same_kind(hidden=hidden, cache=cache.rows)
+    counts = check_counts(counts, b, t)
+    q = project(hidden, weights, config, positions_from(cache.lengths, t, hidden), recipe)
+    starts, cache = cache.lengths, cache.append(q.c_kv, q.k_rope, counts)
+    s = max(max(cache.lengths), 1)  # rows beyond every length need not be read at all
+    xp, at = array_namespace(hidden), {"device": device(hidden)}
+    used = xp.arange(s, **at)[None, :] < xp.asarray(list(cache.lengths), **at)[:, None]  # [b, s]
+    rows = recipe.unused(cache.rows[:, :s, :], used)
+    visible = visible_keys(starts, cache.lengths, t, s, hidden, recipe)
+    c_kv, k_rope = rows[..., : cache.latent], rows[..., cache.latent :]
+    done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
+    return recipe.store(merge_heads(done.heads) @ weights.w_o.mT), done, cache
+
+
+def full_recompute(
+    hidden: Array, weights: MLAWeights, config: MLAConfig, mode: str = "naive", recipe: Recipe = RIGHT
+) -> Array:
+    """The oracle: ``[b, t, d]`` for all tokens at once, from position 0, without any cache."""
+    b, t, _ = check_hidden(hidden, weights, config)
+    q = project(hidden, weights, config, positions_from((0,) * b, t, hidden), recipe)
+    visible = visible_keys((0,) * b, (t,) * b, t, t, hidden, recipe)
+    done = attend(q, q.c_kv, q.k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
+    return recipe.store(merge_heads(done.heads) @ weights.w_o.mT)
+
+
+def attend_in_chunks(
+    q: Projected, c_kv: Array, k_rope: Array, weights: MLAWeights, config: MLAConfig, visible: Array,
+    edges: Sequence[int], mode: str = "absorb", recipe: Recipe = RIGHT,
+) -> tuple[Array, Array]:
+    """Attend to the keys piece by piece, ``edges`` apart, and merge the pieces by LSE: heads and LSE.
+
+    Merging is what chunked prefill, split-KV kernels and context parallelism have in common.
+    """
+    parts = []
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        piece = attend(q, c_kv[:, low:high, :], k_rope[:, low:high, :], weights.w_uk, weights.w_uv, config,
+                       visible[..., low:high], mode, recipe)
+        parts.append((piece.heads, piece.lse))
+    return recipe.merge(parts)
+
+
+def check_hidden(hidden: Array, weights: MLAWeights, config: MLAConfig) -> tuple[int, int, int]:
+    """The shape of ``hidden``, or one sentence on what is wrong with it."""
+    expect_shape("hidden", hidden, (None, None, config.hidden_size), "a layer with this hidden_size")
+    if 0 in hidden.shape:
+        raise InputError(f"hidden has shape {tuple(hidden.shape)}, but needs at least one row and one token.")
+    same_kind(hidden=hidden, weights=weights.w_o)
+    return hidden.shape
+
+
+__all__ = ["attend_in_chunks", "attend_new", "forward", "full_recompute", "positions_from", "softmax"]

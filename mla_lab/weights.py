@@ -1,0 +1,105 @@
+"""The weights of one MLA layer, and the table of the names they have elsewhere."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from .arrays import Array, Backend, expect_shape, fresh, same_kind
+from .config import MLAConfig
+from .errors import InputError
+from .recipe import RIGHT, Recipe
+
+
+@dataclass(frozen=True)
+class Name:
+    """One row of the name table: the paper's symbols, and where Hugging Face and DeepSeek's own code keep them."""
+
+    symbols: tuple[str, ...]
+    hugging_face: str
+    deepseek: str
+    shape: str
+
+
+NAMES = (
+    Name(("w_q",), "q_proj.weight", "wq.weight", "[h(n+p), d]"),
+    Name(("w_dq",), "q_a_proj.weight", "wq_a.weight", "[q, d]"),
+    Name(("norm_q",), "q_a_layernorm.weight", "q_norm.weight", "[q]"),
+    Name(("w_uq", "w_qr"), "q_b_proj.weight", "wq_b.weight", "[h(n+p), q]"),
+    Name(("w_dkv", "w_kr"), "kv_a_proj_with_mqa.weight", "wkv_a.weight", "[r+p, d]"),
+    Name(("norm_kv",), "kv_a_layernorm.weight", "kv_norm.weight", "[r]"),
+    Name(("w_uk", "w_uv"), "kv_b_proj.weight", "wkv_b.weight", "[h(n+v), r]"),
+    Name(("w_o",), "o_proj.weight", "wo.weight", "[d, h v]"),
+)
+
+
+def shapes(config: MLAConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes under the Hugging Face names, ``Linear.weight`` being [out, in]."""
+    h, d, r, q = config.num_attention_heads, config.hidden_size, config.kv_lora_rank, config.q_lora_rank
+    query = {"q_proj.weight": (h * config.qk_head_dim, d)} if q is None else {
+        "q_a_proj.weight": (q, d), "q_a_layernorm.weight": (q,), "q_b_proj.weight": (h * config.qk_head_dim, q)}
+    return query | {
+        "kv_a_proj_with_mqa.weight": (config.cached_width, d),
+        "kv_a_layernorm.weight": (r,),
+        "kv_b_proj.weight": (h * (config.qk_nope_head_dim + config.v_head_dim), r),
+        "o_proj.weight": (d, h * config.v_head_dim),
+    }
+
+
+@dataclass(frozen=True)
+class MLAWeights:
+    """Weights under the paper's symbols (arXiv 2405.04434, eq. 9-18), [out, in] unless said.
+
+    Either ``w_dq``, ``norm_q`` and the two query up-projections are there, or (``q_lora_rank`` None) the last two act
+    on the hidden state itself.
+    """
+
+    w_uq: Array  # [h, n, q] or [h, n, d]
+    w_qr: Array  # [h, p, q] or [h, p, d]
+    w_dkv: Array  # [r, d]
+    w_kr: Array  # [p, d]
+    norm_kv: Array  # [r]
+    w_uk: Array  # [h, n, r]
+    w_uv: Array  # [h, r, v]
+    w_o: Array  # [d, h v]
+    w_dq: Array | None = None  # [q, d]
+    norm_q: Array | None = None  # [q]
+
+    @classmethod
+    def from_hugging_face(cls, state: Mapping[str, Array], config: MLAConfig, recipe: Recipe = RIGHT) -> MLAWeights:
+        """Split the joint matrices of a checkpoint, whose names are the second column of `NAMES`.
+
+        Raises
+        ------
+        InputError
+            If a matrix is missing, has another shape than `shapes` says, or has a dtype of its own.
+        """
+        for name, shape in shapes(config).items():
+            if name not in state:
+                raise InputError(f"weight {name!r} is missing; it should have shape {shape}.")
+            expect_shape(name, state[name], shape, "this configuration")
+        same_kind(**{name.removesuffix(".weight"): state[name] for name in shapes(config)})
+        xp = array_namespace(state["o_proj.weight"])
+        n, r = config.qk_nope_head_dim, config.kv_lora_rank
+        query = state["q_proj.weight" if config.q_lora_rank is None else "q_b_proj.weight"]
+        query = xp.reshape(query, (config.num_attention_heads, config.qk_head_dim, query.shape[-1]))
+        down = state["kv_a_proj_with_mqa.weight"]
+        w_uk, w_uv = recipe.split_kv_b(state["kv_b_proj.weight"], config)
+        return cls(query[:, :n, :], query[:, n:, :], down[:r, :], down[r:, :], state["kv_a_layernorm.weight"], w_uk, w_uv,
+                   state["o_proj.weight"], state.get("q_a_proj.weight"), state.get("q_a_layernorm.weight"))
+
+
+def random_state(config: MLAConfig, backend: Backend, seed: int = 0) -> dict[str, Array]:
+    """Weights under Hugging Face names: normal with variance 1/in, so that activations keep their size.
+
+    Norm weights are spread over [0.5, 1.5]: with equal ones, applying a norm twice would look like applying it once.
+    """
+    draw, state = fresh(seed), {}
+    for name, shape in shapes(config).items():
+        values = draw(*shape)
+        values = 0.5 + 1 / (1 + np.exp(-values)) if len(shape) == 1 else values * (1 / math.sqrt(shape[-1]))
+        state[name] = backend.asarray(values)
+    return state
