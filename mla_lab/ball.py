@@ -1,6 +1,6 @@
 """Arrays that carry their own rounding error.
 
-A `Ball` is an array of float64 values with two radii beside it. Because it speaks the array API, the very functions
+A `Ball` is an array of values with two radii beside it. Because it speaks the array API, the very functions
 that compute attention on NumPy and torch also compute how far their rounding may carry them:
 
 * ``worst``: no rounding can leave this radius. Every operation adds its own rounding (for a sum of k products
@@ -59,7 +59,8 @@ class Ball:
 
     Parameters
     ----------
-    value : ndarray of float64
+    value : ndarray
+        float64; or float32, where only the radii are wanted (they are then good to a percent) and memory counts.
     rounding : Rounding
     worst, spread : ndarray of the same shape, or 0.0 for exact inputs
     """
@@ -68,7 +69,9 @@ class Ball:
     __slots__ = ("rounding", "spread", "value", "worst")
 
     def __init__(self, value: Array, rounding: Rounding, worst: Any = 0.0, spread: Any = 0.0):
-        self.value, self.rounding, self.worst, self.spread = np.asarray(value, np.float64), rounding, worst, spread
+        value = np.asarray(value)
+        self.value = value if value.dtype == np.float32 else value.astype(np.float64, copy=False)
+        self.rounding, self.worst, self.spread = rounding, worst, spread
 
     shape = property(lambda self: self.value.shape)
     ndim = property(lambda self: self.value.ndim)
@@ -107,6 +110,12 @@ class Ball:
     def mT(self) -> Ball:  # noqa: N802 - the array API's name
         return self.map(lambda x: np.swapaxes(x, -1, -2))
 
+    def __eq__(self, x: Any) -> Any:
+        """Element by element, on the values."""
+        return self.value == (x.value if isinstance(x, Ball) else x)
+
+    __hash__ = None
+
     def __neg__(self) -> Ball:
         return Ball(-self.value, self.rounding, self.worst, self.spread)
 
@@ -142,12 +151,21 @@ class Ball:
         return _product(Ball(x, self.rounding), self)
 
 
+def _light(x: Ball) -> Ball:
+    return Ball(*(f(np.float32) if (f := getattr(r, "astype", None)) else r for r in (x.value, x.rounding, x.worst, x.spread)))
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a radius that overflows is infinite, and vacuous
 def _product(a: Ball, b: Ball) -> Ball:
+    if a.value.dtype != b.value.dtype:  # one light operand makes the product light
+        a, b = _light(a), _light(b)
     size_a, size_b, k, unit = np.abs(a.value), np.abs(b.value), a.shape[-1], a.rounding.sums
     size = size_a @ size_b
-    carried = 0.0
-    if np.ndim(a.worst) or np.ndim(b.worst):
-        carried = np.maximum((size_a + a.worst) @ (size_b + b.worst) - size, 0.0)
+    carried: Any = 0.0
+    if np.ndim(a.worst):
+        carried = a.worst @ (size_b + b.worst if np.ndim(b.worst) else size_b)
+    if np.ndim(b.worst):
+        carried = carried + size_a @ b.worst
     squares = (math.sqrt(k) * unit * size) ** 2
     for left, right in ((a.spread, size_b), (size_a, b.spread)):
         if np.ndim(left) and np.ndim(right):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .ball import EXP_ULPS, Ball, BallDtype, hypot, gamma
+from .arrays import UNIT_ROUNDOFF
+from .ball import EXP_ULPS, Ball, BallDtype, Rounding, gamma, hypot
 
 float32, float64 = np.float32, np.float64
 
@@ -60,10 +61,11 @@ def any(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
 
 
 def astype(x: Any, dtype: Any) -> Any:
-    """A table of cosines made in float64 takes one rounding when it becomes a ball; a ball is not rounded again."""
-    if isinstance(x, Ball) or not isinstance(dtype, BallDtype):
+    """A table made in float64 takes one rounding when it meets a ball of a narrower dtype."""
+    if not isinstance(dtype, BallDtype):
         return x if isinstance(x, Ball) else np.asarray(x, dtype)
-    return Ball(x, dtype.rounding)._rounded(x, 0.0, 0.0, EXP_ULPS)
+    x = x if isinstance(x, Ball) else Ball(x, dtype.rounding)
+    return Ball(x.value, dtype.rounding)._rounded(x.value, x.worst, x.spread)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
@@ -117,12 +119,18 @@ def sqrt(x: Any) -> Any:
     return _smooth(x, np.sqrt, lambda b, v: v - np.sqrt(np.maximum(b.value - b.worst, 0)), lambda b, v: 0.5 / v)
 
 
-def cos(x: np.ndarray) -> np.ndarray:
-    return np.cos(x)
+def _turn(function: Any, angle: np.ndarray) -> Ball:
+    """A cosine or sine of a float64 angle: the angle has been rounded once, the function costs a few units."""
+    radius = UNIT_ROUNDOFF["float64"] * (np.abs(angle) + EXP_ULPS)
+    return Ball(function(angle), Rounding(UNIT_ROUNDOFF["float64"], 0.0), radius, radius)
 
 
-def sin(x: np.ndarray) -> np.ndarray:
-    return np.sin(x)
+def cos(angle: np.ndarray) -> Ball:
+    return _turn(np.cos, angle)
+
+
+def sin(angle: np.ndarray) -> Ball:
+    return _turn(np.sin, angle)
 
 
 Ball.namespace = sys.modules[__name__]

@@ -16,8 +16,13 @@ from .ball import FAILURE, Ball, Rounding, hypot
 
 
 def ball(x: Array, rounding: Rounding) -> Ball:
-    """An exact input: ``x`` as it is stored, in whatever library and dtype."""
-    return Ball(to_numpy(x), rounding)
+    """An exact input: ``x`` as it is stored, in whatever library and dtype, with float64 arithmetic from here on."""
+    return Ball(to_numpy(x).astype(np.float64, copy=False), rounding)
+
+
+def light_ball(x: Array, rounding: Rounding) -> Ball:
+    """An exact input whose radii are computed in float32, for layers of full size."""
+    return Ball(to_numpy(x).astype(np.float32, copy=False), rounding)
 
 
 def store(x: Ball) -> Ball:
@@ -69,9 +74,10 @@ def compare(result: Array, reference: Array, *radii: Ball) -> Distance:
     distance = np.where(np.isnan(distance), np.inf, distance)
     size = float(np.sqrt(np.mean(np.where(np.isfinite(want), want, 0.0) ** 2)))
     for kind in ("guarantee", "likely"):
-        bound = sum(np.nan_to_num(b.worst if kind == "guarantee" else b.likely(), nan=np.inf) for b in radii)
-        bound = np.broadcast_to(bound, distance.shape)
-        typical = float(np.sqrt(np.mean(np.where(both_empty, 0.0, bound) ** 2)))
+        radius = [b.worst if kind == "guarantee" else b.likely() for b in radii]
+        with np.errstate(over="ignore"):  # a radius of infinity is a vacuous one
+            bound = np.broadcast_to(sum(np.nan_to_num(r, nan=np.inf, posinf=np.inf) for r in radius), distance.shape)
+            typical = float(np.sqrt(np.mean(np.where(both_empty, 0.0, bound) ** 2)))
         if typical < size:
             with np.errstate(divide="ignore", invalid="ignore"):
                 share = np.where(distance == 0, 0.0, distance / bound)

@@ -21,7 +21,7 @@ def positions_from(starts: Sequence[int], tokens: int, like: Array) -> Array:
 
 
 def forward(
-    hidden: Array, weights: MLAWeights, config: MLAConfig, cache: LatentCache, mode: str = "absorb",
+    hidden: Array, weights: MLAWeights, config: MLAConfig, cache: LatentCache, mode: str | None = None,
     counts: Sequence[int] | None = None, recipe: Recipe = RIGHT,
 ) -> tuple[Array, LatentCache]:
     """Run the layer on new tokens: a prefill on an empty cache, a chunk, or one decode step.
@@ -31,7 +31,8 @@ def forward(
     hidden : array [b, t, d]
     cache : LatentCache
         Its buffer is written to; continue with the returned one.
-    mode : 'naive' or 'absorb'
+    mode : 'naive' or 'absorb', optional
+        By default what the recipe says, which is 'absorb'.
     counts : sequence of int, optional
         How many of the t tokens are real in each batch row (right-padded); the outputs of padding are 0.
 
@@ -45,7 +46,7 @@ def forward(
 
 
 def attend_new(
-    hidden: Array, weights: MLAWeights, config: MLAConfig, cache: LatentCache, mode: str = "absorb",
+    hidden: Array, weights: MLAWeights, config: MLAConfig, cache: LatentCache, mode: str | None = None,
     counts: Sequence[int] | None = None, recipe: Recipe = RIGHT,
 ) -> tuple[Array, Attended, LatentCache]:
     """`forward`, with the attention's inner results (weights, LSE) as well."""
@@ -60,7 +61,7 @@ def attend_new(
     rows = recipe.unused(cache.rows[:, :s, :], used)
     visible = visible_keys(starts, cache.lengths, t, s, hidden, recipe)
     c_kv, k_rope = rows[..., : cache.latent], rows[..., cache.latent :]
-    done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
+    done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode or recipe.decode_mode, recipe)
     return recipe.store(merge_heads(done.heads) @ weights.w_o.mT), done, cache
 
 

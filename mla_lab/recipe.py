@@ -53,6 +53,21 @@ def zero_unused(rows: Array, used: Array) -> Array:
     return array_namespace(rows).where(used[..., None], rows, 0.0)
 
 
+def truncated_by_svd(latents: Array, up: Array, k: int) -> Array:
+    """The best rank-k stand-in for ``latents [t, r] @ up [r, o]`` (Eckart and Young, Psychometrika 1 (1936) 211)."""
+    xp = array_namespace(latents)
+    u, sigma, vh = xp.linalg.svd(latents @ up, full_matrices=False)
+    return (u[:, :k] * sigma[:k]) @ vh[:k, :]
+
+
+def radius_of_rounding(sigma: Array, rows: int, columns: int, radius: float) -> float:
+    """Singular values up to ``radius``, the Frobenius norm of the rounding in the matrix, are noise (Weyl 1912).
+
+    NumPy's default, ``max(rows, columns) * eps * sigma_1``, grows with the number of tokens instead.
+    """
+    return radius
+
+
 def add_terms(content: Array, rope: Array) -> Array:
     """A logit is the content term plus the rope term."""
     return content + rope
@@ -102,6 +117,9 @@ class Recipe:
     probabilities: Callable[[Array], Array] = wide  # dtype of the softmax
     expanded_keys: Callable[[Array], Array] = keep  # what is done to the keys rebuilt from the latent
     merge: Callable[[list[tuple[Array, Array]]], tuple[Array, Array]] = merge_by_lse
+    truncate: Callable[[Array, Array, int], Array] = truncated_by_svd
+    rank_tolerance: Callable[[Array, int, int, float], float] = radius_of_rounding
+    decode_mode: str = "absorb"  # how a step attends unless told otherwise
     elements: Callable[[MLAConfig], int] = lambda config: config.cached_width  # cached a token and layer
     store: Callable[[Array], Array] = keep
 

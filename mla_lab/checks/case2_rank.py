@@ -1,0 +1,125 @@
+"""Case 2: keys and values rebuilt from an r-wide latent have rank r at most, and RoPE on them would undo that."""
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from .. import exact
+from ..arrays import Array, fresh, to_numpy
+from ..config import MLAConfig
+from ..rope import frequencies, rotate
+from ..spectrum import require_falsifiable, rounding_radius, singular_values
+from ..verdict import Check, Setting, Verdict, exactly
+from .common import BALLS, balls, under_test
+
+# The article's run: a latent of 128 rebuilt to 4 heads of 128, here with more tokens than the rank.
+ARTICLE = MLAConfig(hidden_size=640, num_attention_heads=4, kv_lora_rank=128, qk_nope_head_dim=128, qk_rope_head_dim=64,
+                    v_head_dim=96)
+TOKENS = 300
+
+
+def rebuilt(setting: Setting, config: MLAConfig, tokens: int, seed: int) -> tuple[Array, Array, float]:
+    """Keys ``[t, h n]`` and values ``[t, h v]`` rebuilt from one latent, and the Frobenius norm of their rounding."""
+    backend, recipe, h = setting.backend, under_test(setting), config.num_attention_heads
+    require_falsifiable(config.kv_lora_rank, tokens, h * config.qk_nope_head_dim)
+    draw, r = fresh(seed), config.kv_lora_rank
+    c_kv = backend.asarray(draw(1, tokens, r))
+    w_uk = backend.asarray(draw(h, config.qk_nope_head_dim, r) / math.sqrt(r))
+    w_uv = backend.asarray(draw(h, r, config.v_head_dim) / math.sqrt(r))
+    keys = recipe.expanded_keys(recipe.store(c_kv[:, None, :, :] @ w_uk.mT))
+    values = recipe.store(c_kv[:, None, :, :] @ w_uv)
+    c, uk, uv = balls(backend, c_kv, w_uk, w_uv)
+    radius = np.hypot(*(np.linalg.norm(BALLS.store(c[:, None, :, :] @ w).worst) for w in (uk.mT, uv)))
+    return side_by_side(backend.xp, keys), side_by_side(backend.xp, values), float(radius)
+
+
+def side_by_side(xp, heads: Array) -> Array:
+    """``[1, h, t, n]`` to ``[t, h n]``."""
+    _, h, t, n = heads.shape
+    return xp.reshape(xp.permute_dims(heads, (0, 2, 1, 3)), (t, h * n))
+
+
+def rank_verdict(claim: str, setting: Setting, matrix: Array, radius: float, rank: int) -> Verdict:
+    """``rank`` singular values stand clear of the rounding and the next is inside it."""
+    sigma = singular_values(matrix)
+    radius += rounding_radius(setting.backend.with_dtype("float64").asarray(to_numpy(matrix)))
+    tolerance = setting.recipe.rank_tolerance(sigma, *matrix.shape, radius)
+    seen = int(np.sum(sigma > tolerance))
+    gap = sigma[rank - 1] / max(sigma[rank], 1e-300)
+    clear = sigma[rank - 1] > 2 * radius
+    note = f"singular value {rank} is {gap:.0e} times the next; rounding can move each by {radius:.1e}"
+    return Verdict(claim, seen, rank, None, seen == rank and bool(clear), note)
+
+
+def keys(setting: Setting) -> Verdict:
+    k, _, radius = rebuilt(setting, ARTICLE, TOKENS, 20)
+    return rank_verdict(KEYS, setting, k, radius, ARTICLE.kv_lora_rank)
+
+
+def joint(setting: Setting) -> Verdict:
+    k, v, radius = rebuilt(setting, ARTICLE, TOKENS, 21)
+    return rank_verdict(JOINT, setting, setting.backend.xp.concat([k, v], axis=1), radius, ARTICLE.kv_lora_rank)
+
+
+def with_rope_key(setting: Setting) -> Verdict:
+    backend = setting.backend
+    k, _, radius = rebuilt(setting, ARTICLE, TOKENS, 22)
+    k_rope = rotate(backend.asarray(fresh(23)(TOKENS, ARTICLE.qk_rope_head_dim)), backend.xp.arange(TOKENS), frequencies(ARTICLE))
+    matrix = backend.xp.concat([k, k_rope], axis=1)
+    return rank_verdict(ROPE_KEY, setting, matrix, radius, ARTICLE.cached_width)
+
+
+def model(setting: Setting) -> Verdict:
+    config = setting.config
+    heads = min(config.num_attention_heads, math.ceil(1.5 * config.kv_lora_rank / config.qk_nope_head_dim))
+    config = replace(config, num_attention_heads=heads)
+    k, _, radius = rebuilt(setting, config, config.kv_lora_rank + 100, 24)
+    return rank_verdict(MODEL, setting, k, radius, config.kv_lora_rank)
+
+
+def exact_rank(setting: Setting) -> Verdict:
+    config, backend = ARTICLE, setting.backend
+    h, n, r = config.num_attention_heads, config.qk_nope_head_dim, config.kv_lora_rank
+    latent, up = exact.residues(backend, 25, 1, 1, 2 * r, r), exact.residues(backend, 26, h, n, r)
+    k = setting.recipe.expanded_keys(exact.exact_store(r)(latent @ up.mT))
+    return exactly(EXACT, exact.rank_modulo(side_by_side(backend.xp, k)), r,
+                   f"{2 * r} tokens x {h * n} dims, integers modulo {exact.PRIME}")
+
+
+def rotated(setting: Setting) -> Verdict:
+    backend, recipe = setting.backend, under_test(setting)
+    k, _, radius = rebuilt(setting, ARTICLE, TOKENS, 27)
+    turned = rotate(k, recipe.key_position(backend.xp.arange(TOKENS)), np.array([1e4 ** (-i / 256) for i in range(256)]))
+    rounding = radius + rounding_radius(turned) * 2
+    seen = int(np.sum(singular_values(turned) > rounding))
+    return Verdict(ROTATED, seen, min(TOKENS, 512), None, seen > ARTICLE.kv_lora_rank + ARTICLE.qk_rope_head_dim,
+                   f"{TOKENS} tokens; without the rotation the rank is {ARTICLE.kv_lora_rank}")
+
+
+def eckart_young(setting: Setting) -> Verdict:
+    backend, kept = setting.backend.with_dtype("float64"), 100
+    draw, r = fresh(28), ARTICLE.kv_lora_rank
+    latents, up = backend.asarray(draw(TOKENS, r)), backend.asarray(draw(r, 512) / math.sqrt(r))
+    whole = latents @ up
+    lost = float(np.linalg.norm(to_numpy(whole - setting.recipe.truncate(latents, up, kept))))
+    floor = float(np.linalg.norm(singular_values(whole)[kept:]))
+    bound = max(whole.shape) * backend.unit * float(np.linalg.norm(to_numpy(whole)))
+    return Verdict(ECKART_YOUNG, lost, floor, bound, abs(lost - floor) <= bound,
+                   f"latent cut from {r} to {kept}; LAPACK's SVD is backward stable to max(m, n) u |K|")
+
+
+KEYS = "512-wide keys rebuilt from a 128-wide latent have rank exactly 128"
+JOINT = "keys and values together still have rank 128: they share one latent"
+ROPE_KEY = "with the decoupled 64-wide rope key beside them the rank is 128 + 64"
+MODEL = "keys rebuilt from this model's latent have rank exactly kv_lora_rank"
+EXACT = "the same rank in exact arithmetic modulo a prime, with no tolerance at all"
+ROTATED = "RoPE on the rebuilt keys themselves breaks the rank bound, which is why RoPE is decoupled"
+ECKART_YOUNG = "cutting the latent further loses exactly the singular values that are cut, and nothing less is possible"
+
+CHECKS = (
+    Check("2.keys", KEYS, keys), Check("2.joint", JOINT, joint), Check("2.rope_key", ROPE_KEY, with_rope_key),
+    Check("2.model", MODEL, model), Check("2.exact", EXACT, exact_rank), Check("2.rotated", ROTATED, rotated),
+    Check("2.eckart_young", ECKART_YOUNG, eckart_young),
+)
