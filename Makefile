@@ -11,7 +11,6 @@ PY = .venv/bin/python
 PIP = $(PY) -m pip install --quiet
 # What nbval compares and how long a cell may take; tests/test_harness.py proves that these very flags turn red.
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout 60
-NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Warnings as errors are for the tests (pyproject.toml), not for the kernels that nbval starts.
@@ -38,15 +37,14 @@ test-notebooks-torch: .venv/.test  ## the same on torch
 	@MLA_LAB_BACKEND=torch $(PY) -m pytest $(NBVAL) notebooks
 
 lint: .venv/.test  ## ruff
-	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff check --quiet --output-format concise .
 
 lab: .venv/.test  ## open the notebooks in JupyterLab, on this machine only
 	@$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 notebooks: .venv/.test  ## run all notebooks anew and store what they print
-	@test -n "$(NOTEBOOKS)" || { echo "notebooks/ holds no notebook" >&2; exit 1; }
-	@MLA_LAB_BACKEND=numpy $(PY) tools/nbtool.py run $(NOTEBOOKS)
+	@MLA_LAB_BACKEND=numpy $(PY) tools/nbtool.py run notebooks/*.ipynb
 
 figures: .venv/.test  ## draw the figures into figures/
 	@$(PY) -m mla_lab.plots figures
@@ -69,13 +67,13 @@ help:
 	if [ -n "$(PYTHON)" ]; then set -- "$(PYTHON)"; else set -- $(CANDIDATES); fi; \
 	for p in "$$@"; do \
 	  if "$$p" -c "$$enough" 2>/dev/null; then found=$$p; break; fi; \
-	  if v=$$("$$p" -c 'import platform; print(platform.python_version())' 2>/dev/null); then seen="$$seen $$p is $$v;"; fi; \
+	  if v=$$("$$p" -c 'import platform; print(platform.python_version())' 2>/dev/null); then seen="$$seen$${seen:+, }$$p is $$v"; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "mla_lab needs Python 3.11 or newer, and found none ($${seen:-no Python at all;}" \
-	    "name another with: make PYTHON=/path/to/python3)." >&2; exit 1; fi; \
+	  echo "mla_lab needs Python 3.11 or newer ($${seen:-no Python found});" \
+	    "name one with: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
-	  echo "$$found has no venv module to make .venv with (on Debian and Ubuntu: apt-get install python3-venv)." >&2; \
+	  echo "$$found has no venv module to make .venv with; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	  exit 1; fi; \
 	"$$found" -m venv --clear .venv
 	@touch $@

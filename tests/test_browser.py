@@ -150,7 +150,8 @@ def test_a_slider_changes_text_and_picture(page):
     slider = page.locator(".jp-OutputArea-output").get_by_role("slider").first
     slider.wait_for(timeout=20 * SECOND)
     output = page.locator(".jp-OutputArea-output").filter(has=page.get_by_role("slider")).first
-    expect(output.locator("img.widget-image").first).to_have_attribute("src", re.compile("^blob:|^data:"), timeout=20 * SECOND)
+    image = output.locator("img.widget-image").first
+    expect(image).to_have_attribute("src", re.compile("^blob:|^data:"), timeout=20 * SECOND)
     text, picture = shown(output)
     assert re.search(r"\d", text), f"no number beside the slider: {text!r}"
     slider.focus()
@@ -159,7 +160,7 @@ def test_a_slider_changes_text_and_picture(page):
     page.keyboard.press("ArrowRight")
     if slider.get_attribute("aria-valuenow") == before:
         page.keyboard.press("ArrowLeft")
-    deadline = time.monotonic() + 20
+    new_text, new_picture, deadline = text, picture, time.monotonic() + 20
     while time.monotonic() < deadline:
         with contextlib.suppress(Error):  # the picture is being replaced
             new_text, new_picture = shown(output)
