@@ -7,6 +7,7 @@ One small lesson is executed with a real kernel. Copies of it, each with one thi
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shlex
 import subprocess
@@ -136,7 +137,10 @@ def run_nbval(folder: Path) -> tuple[int, dict[str, dict[int, str]], str]:
     """Exit status, outcome of each cell of each notebook in the folder, and what pytest printed."""
     command = [sys.executable, "-m", "pytest", *NBVAL, "-rA", "-q", "--color=no", "-p", "no:hypothesispytest", "."]
     config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", ".", "-p", "no:cacheprovider"]
-    ran = subprocess.run([*command, *config], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    ran = subprocess.run(
+        [*command, *config], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     outcomes: dict[str, dict[int, str]] = {}
     for outcome, name, cell in re.findall(r"^([A-Z]+) (?:\S*/)?(\w+)\.ipynb::Cell (\d+)", ran.stdout, re.MULTILINE):
         outcomes.setdefault(name, {})[int(cell)] = outcome

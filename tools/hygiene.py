@@ -41,7 +41,7 @@ NEVER_PRINTED = {
 }
 NUMBER = re.compile(r"(?<![\d.])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<fraction>\d+))?(?:[eE][-+]?\d+)?")
 FIGURE_REPR = re.compile(r"<Figure size [^>]*>|<IPython[^>]*>")  # holds digits, but none that the figure shows
-SLIDER = re.compile(r"Slider\(")
+SLIDER = re.compile(r"slider\(", flags=re.IGNORECASE)  # the widget, or a function that makes one
 SETS_VALUE = re.compile(r"^[^#\n]*\.value\s*=(?!=)", flags=re.MULTILINE)
 OPT_OUT_COMMENT = re.compile(r"^\s*#+\s*(NBVAL_(?:SKIP|IGNORE_OUTPUT)|PYTEST_VALIDATE_IGNORE_OUTPUT)\s*$", re.MULTILINE)
 OPT_OUT_TAGS = {"nbval-skip", "nbval-ignore-output", "pytest-validate-ignore-output", "skip-execution"}
