@@ -34,6 +34,7 @@ from tqdm import tqdm
 
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = ("tags", "jupyter")  # execution timing, collapsed, scrolled and the like go
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of a traceback made for a terminal
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -197,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             good, said = _process(args.mode, path, args.timeout)
         except Exception as error:  # a cell that raises, a kernel that dies, a file that is no notebook
-            good, said = False, f"{path}: {type(error).__name__}: {str(error).strip()}"
+            good, said = False, f"{path}: {type(error).__name__}: {COLOUR.sub('', str(error)).strip()}"
         failed += not good
         if said:
             tqdm.write(said)
