@@ -123,6 +123,9 @@ def was_run_in_order(nb: NotebookNode) -> Iterator[str]:
     cells = code_cells(nb)
     if not cells:
         yield "no code cell: nothing would be compared"
+    elif all(cell.execution_count is None for _, cell in cells):
+        yield "was never run, so nbval would compare nothing (tools/nbtool.py run)"
+        return
     for expected, (name, cell) in enumerate(cells, 1):
         if cell.execution_count is None:
             yield f"{name} was never run, so nbval would not compare it"

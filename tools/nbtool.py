@@ -179,7 +179,7 @@ def _process(mode: str, path: Path, timeout: int) -> tuple[bool, str]:
     took = "" if mode == "norm" else f", {time.monotonic() - start:.1f} s"
     if mode == "fresh":
         lines = difflib.unified_diff(text.splitlines(), new.splitlines(), str(path), "a new run", n=1, lineterm="")
-        return new == text, "\n".join(list(lines)[:40])
+        return new == text, "\n".join(line[:160] for line in list(lines)[:40])  # a picture is one long line
     if new != text:
         write(path, new)
     return True, f"{path}: {'changed' if new != text else 'unchanged'}{took}"
