@@ -50,6 +50,11 @@ def gamma(terms: float, unit: float) -> float:
     return terms * unit / (1 - terms * unit) if terms * unit < 1 else math.inf
 
 
+def quietly(function: Any) -> Any:
+    """A radius that overflows, or infinity times zero in one, is a vacuous radius and no reason to warn."""
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")(function)
+
+
 def hypot(*xs: Any) -> Any:
     return np.sqrt(sum(x * x for x in xs))
 
@@ -93,6 +98,7 @@ class Ball:
         unit = 0.0 if exact else self.rounding.sums  # a Python float is rounded to the dtype of the array
         return Ball(x, self.rounding, unit * abs(x) if unit else 0.0, unit * abs(x) if unit else 0.0)
 
+    @quietly
     def _rounded(self, value: Any, worst: Any, spread: Any, ulps: float = 1) -> Ball:
         """One more rounding, of ``ulps`` units, on top of inherited radii."""
         own = ulps * self.rounding.sums * np.abs(value)
@@ -119,6 +125,7 @@ class Ball:
     def __neg__(self) -> Ball:
         return Ball(-self.value, self.rounding, self.worst, self.spread)
 
+    @quietly
     def __add__(self, x: Any) -> Ball:
         b = self._other(x)
         return self._rounded(self.value + b.value, self.worst + b.worst, hypot(self.spread, b.spread))
@@ -128,6 +135,7 @@ class Ball:
     def __sub__(self, x: Any) -> Ball:
         return self + -self._other(x)
 
+    @quietly
     def __mul__(self, x: Any) -> Ball:
         b = self._other(x)
         size, other = np.abs(self.value), np.abs(b.value)
@@ -136,11 +144,11 @@ class Ball:
 
     __rmul__ = __mul__
 
+    @quietly
     def __truediv__(self, x: Any) -> Ball:
         b = self._other(x)
         size, other, value = np.abs(self.value), np.abs(b.value), self.value / b.value
-        with np.errstate(divide="ignore", invalid="ignore"):
-            worst = (size * b.worst / other + self.worst) / np.where(other > b.worst, other - b.worst, 0.0)
+        worst = (size * b.worst / other + self.worst) / np.where(other > b.worst, other - b.worst, 0.0)
         worst = np.where(other > b.worst, worst, np.inf)
         return self._rounded(value, worst, hypot(self.spread / other, value * b.spread / other))
 
@@ -155,7 +163,7 @@ def _light(x: Ball) -> Ball:
     return Ball(*(f(np.float32) if (f := getattr(r, "astype", None)) else r for r in (x.value, x.rounding, x.worst, x.spread)))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a radius that overflows is infinite, and vacuous
+@quietly
 def _product(a: Ball, b: Ball) -> Ball:
     if a.value.dtype != b.value.dtype:  # one light operand makes the product light
         a, b = _light(a), _light(b)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import UNIT_ROUNDOFF
-from .ball import EXP_ULPS, Ball, BallDtype, Rounding, gamma, hypot
+from .ball import EXP_ULPS, Ball, BallDtype, Rounding, gamma, hypot, quietly
 
 float32, float64 = np.float32, np.float64
 
@@ -82,6 +82,7 @@ def max(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
     return np.max(x.value if isinstance(x, Ball) else x, axis=axis, keepdims=keepdims)
 
 
+@quietly
 def sum(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     if not isinstance(x, Ball):
         return np.sum(x, axis=axis, keepdims=keepdims)
@@ -102,18 +103,19 @@ def _smooth(x: Any, function: Any, worst: Any, slope: Any) -> Any:
     return x._rounded(value, worst(x, value), slope(x, value) * x.spread, EXP_ULPS)
 
 
+@quietly
 def exp(x: Any) -> Any:
     """Radius v (e^w - 1)."""
-    with np.errstate(over="ignore"):
-        return _smooth(x, np.exp, lambda b, v: v * np.expm1(b.worst), lambda b, v: v)
+    return _smooth(x, np.exp, lambda b, v: v * np.expm1(b.worst), lambda b, v: v)
 
 
+@quietly
 def log(x: Any) -> Any:
     """Radius -log(1 - w/x)."""
-    with np.errstate(divide="ignore"):
-        return _smooth(x, np.log, lambda b, v: -np.log1p(-np.minimum(b.worst / b.value, 1)), lambda b, v: 1 / b.value)
+    return _smooth(x, np.log, lambda b, v: -np.log1p(-np.minimum(b.worst / b.value, 1)), lambda b, v: 1 / b.value)
 
 
+@quietly
 def sqrt(x: Any) -> Any:
     """Radius sqrt(x) - sqrt(x - w)."""
     return _smooth(x, np.sqrt, lambda b, v: v - np.sqrt(np.maximum(b.value - b.worst, 0)), lambda b, v: 0.5 / v)

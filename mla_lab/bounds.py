@@ -12,7 +12,7 @@ import numpy as np
 
 from . import ball_namespace as _  # noqa: F401 - gives Ball its functions
 from .arrays import Array, to_numpy
-from .ball import FAILURE, Ball, Rounding, hypot
+from .ball import FAILURE, Ball, Rounding, hypot, quietly
 
 
 def ball(x: Array, rounding: Rounding) -> Ball:
@@ -32,6 +32,18 @@ def store(x: Ball) -> Ball:
         return x
     own = unit * np.abs(x.value)
     return Ball(x.value, x.rounding, x.worst + own + unit * x.worst, hypot(x.spread, own))
+
+
+def spectral_radii(x: Ball) -> dict[str, float]:
+    """How far rounding may move any singular value of ``x [m, k]``, by Weyl's inequality.
+
+    The guarantee is the Frobenius norm of ``worst``. The likely radius is Tropp's bound on the norm of a matrix with
+    independent entries (Found. Comput. Math. 12 (2012) 389, theorem 4.1), exceeded with probability `FAILURE`.
+    """
+    spread = np.broadcast_to(x.spread, x.shape).astype(np.float64)
+    size = max(np.sqrt(np.sum(spread**2, axis=axis)).max() for axis in (0, 1))
+    return {"guarantee": float(np.linalg.norm(np.broadcast_to(x.worst, x.shape))),
+            "likely": float(size * math.sqrt(2 * math.log(sum(x.shape) / FAILURE)))}
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Distance:
         return f"uses {self.share:.0e} of the {'guaranteed' if self.kind == 'guarantee' else 'likely'} bound{tail}"
 
 
+@quietly
 def compare(result: Array, reference: Array, *radii: Ball) -> Distance:
     """Hold ``result`` against ``reference``; each ball bounds one of the two against the exact value.
 
@@ -69,17 +82,14 @@ def compare(result: Array, reference: Array, *radii: Ball) -> Distance:
     if got.shape != want.shape:
         return Distance(math.inf, 0.0, math.inf, 0.0, "guarantee")
     both_empty = (got == want) & np.isinf(want)  # the LSE of a query that sees no key
-    with np.errstate(invalid="ignore"):
-        distance = np.where(both_empty, 0.0, np.abs(got - want))
+    distance = np.where(both_empty, 0.0, np.abs(got - want))
     distance = np.where(np.isnan(distance), np.inf, distance)
     size = float(np.sqrt(np.mean(np.where(np.isfinite(want), want, 0.0) ** 2)))
     for kind in ("guarantee", "likely"):
         radius = [b.worst if kind == "guarantee" else b.likely() for b in radii]
-        with np.errstate(over="ignore"):  # a radius of infinity is a vacuous one
-            bound = np.broadcast_to(sum(np.nan_to_num(r, nan=np.inf, posinf=np.inf) for r in radius), distance.shape)
-            typical = float(np.sqrt(np.mean(np.where(both_empty, 0.0, bound) ** 2)))
+        bound = np.broadcast_to(sum(np.nan_to_num(r, nan=np.inf, posinf=np.inf) for r in radius), distance.shape)
+        typical = float(np.sqrt(np.mean(np.where(both_empty, 0.0, bound) ** 2)))
         if typical < size:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                share = np.where(distance == 0, 0.0, distance / bound)
+            share = np.where(distance == 0, 0.0, distance / bound)
             return Distance(float(distance.max()), float(bound.max()), float(share.max()), size, kind)
     return Distance(float(distance.max()), float(bound.max()), math.inf, size, "vacuous")

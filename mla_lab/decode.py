@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from array_api_compat import array_namespace, device
 
 from .arrays import Array, expect_shape, same_kind
-from .attention import Attended, Projected, attend, merge_heads, project, softmax, visible_keys
+from .attention import Attended, Projected, attend, merge_heads, project, visible_keys
 from .cache import LatentCache, check_counts
 from .config import MLAConfig
 from .errors import InputError
@@ -80,12 +80,17 @@ def attend_in_chunks(
     q: Projected, c_kv: Array, k_rope: Array, weights: MLAWeights, config: MLAConfig, visible: Array,
     edges: Sequence[int], mode: str = "absorb", recipe: Recipe = RIGHT,
 ) -> tuple[Array, Array]:
-    """Attend to the keys piece by piece, ``edges`` apart, and merge the pieces by LSE: heads and LSE.
+    """Attend to the keys piece by piece, cut at ``edges`` (0, ..., s), and merge the pieces by LSE: heads and LSE.
 
-    Merging is what chunked prefill, split-KV kernels and context parallelism have in common.
+    Merging is what chunked prefill, split-KV kernels and context parallelism have in common. A piece of no keys is
+    skipped.
     """
+    if list(edges) != sorted(edges) or edges[0] != 0 or edges[-1] != c_kv.shape[1] or edges[-1] == 0:
+        raise InputError(f"edges must rise from 0 to the {c_kv.shape[1]} cached tokens, not {list(edges)}.")
     parts = []
     for low, high in zip(edges[:-1], edges[1:], strict=True):
+        if low == high:
+            continue
         piece = attend(q, c_kv[:, low:high, :], k_rope[:, low:high, :], weights.w_uk, weights.w_uv, config,
                        visible[..., low:high], mode, recipe)
         parts.append((piece.heads, piece.lse))
@@ -99,6 +104,3 @@ def check_hidden(hidden: Array, weights: MLAWeights, config: MLAConfig) -> tuple
         raise InputError(f"hidden has shape {tuple(hidden.shape)}, but needs at least one row and one token.")
     same_kind(hidden=hidden, weights=weights.w_o)
     return hidden.shape
-
-
-__all__ = ["attend_in_chunks", "attend_new", "forward", "full_recompute", "positions_from", "softmax"]

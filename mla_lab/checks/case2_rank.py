@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import exact
 from ..arrays import Array, fresh, to_numpy
+from ..bounds import spectral_radii
 from ..config import MLAConfig
 from ..rope import frequencies, rotate
 from ..spectrum import require_falsifiable, rounding_radius, singular_values
@@ -20,8 +21,8 @@ ARTICLE = MLAConfig(hidden_size=640, num_attention_heads=4, kv_lora_rank=128, qk
 TOKENS = 300
 
 
-def rebuilt(setting: Setting, config: MLAConfig, tokens: int, seed: int) -> tuple[Array, Array, float]:
-    """Keys ``[t, h n]`` and values ``[t, h v]`` rebuilt from one latent, and the Frobenius norm of their rounding."""
+def rebuilt(setting: Setting, config: MLAConfig, tokens: int, seed: int) -> tuple[Array, Array, dict]:
+    """Keys ``[t, h n]`` and values ``[t, h v]`` rebuilt from one latent, and the `spectral_radii` of their rounding."""
     backend, recipe, h = setting.backend, under_test(setting), config.num_attention_heads
     require_falsifiable(config.kv_lora_rank, tokens, h * config.qk_nope_head_dim)
     draw, r = fresh(seed), config.kv_lora_rank
@@ -31,8 +32,9 @@ def rebuilt(setting: Setting, config: MLAConfig, tokens: int, seed: int) -> tupl
     keys = recipe.expanded_keys(recipe.store(c_kv[:, None, :, :] @ w_uk.mT))
     values = recipe.store(c_kv[:, None, :, :] @ w_uv)
     c, uk, uv = balls(backend, c_kv, w_uk, w_uv)
-    radius = np.hypot(*(np.linalg.norm(BALLS.store(c[:, None, :, :] @ w).worst) for w in (uk.mT, uv)))
-    return side_by_side(backend.xp, keys), side_by_side(backend.xp, values), float(radius)
+    each = [spectral_radii(side_by_side(c.namespace, BALLS.store(c[:, None, :, :] @ w))) for w in (uk.mT, uv)]
+    radii = {kind: math.hypot(*(e[kind] for e in each)) for kind in each[0]}
+    return side_by_side(backend.xp, keys), side_by_side(backend.xp, values), radii
 
 
 def side_by_side(xp, heads: Array) -> Array:
@@ -41,42 +43,45 @@ def side_by_side(xp, heads: Array) -> Array:
     return xp.reshape(xp.permute_dims(heads, (0, 2, 1, 3)), (t, h * n))
 
 
-def rank_verdict(claim: str, setting: Setting, matrix: Array, radius: float, rank: int) -> Verdict:
+def rank_verdict(claim: str, setting: Setting, matrix: Array, radii: dict[str, float], rank: int) -> Verdict:
     """``rank`` singular values stand clear of the rounding and the next is inside it."""
     sigma = singular_values(matrix)
-    radius += rounding_radius(setting.backend.with_dtype("float64").asarray(to_numpy(matrix)))
+    own = rounding_radius(to_numpy(matrix).astype(np.float64))  # of the SVD itself, which runs in float64
+    kind = "guarantee" if sigma[rank - 1] > 2 * (radii["guarantee"] + own) else "likely"
+    radius = radii[kind] + own
     tolerance = setting.recipe.rank_tolerance(sigma, *matrix.shape, radius)
     seen = int(np.sum(sigma > tolerance))
-    gap = sigma[rank - 1] / max(sigma[rank], 1e-300)
-    clear = sigma[rank - 1] > 2 * radius
-    note = f"singular value {rank} is {gap:.0e} times the next; rounding can move each by {radius:.1e}"
-    return Verdict(claim, seen, rank, None, seen == rank and bool(clear), note)
+    clear = bool(sigma[rank - 1] > 2 * radius)
+    note = (f"singular value {rank} is {sigma[rank - 1] / max(sigma[rank], 1e-300):.0e} times the next; rounding moves "
+            f"none by more than {radius:.1e} ({kind})")
+    return Verdict(claim, seen, rank, None, seen == rank and clear, note)
 
 
 def keys(setting: Setting) -> Verdict:
-    k, _, radius = rebuilt(setting, ARTICLE, TOKENS, 20)
-    return rank_verdict(KEYS, setting, k, radius, ARTICLE.kv_lora_rank)
+    k, _, radii = rebuilt(setting, ARTICLE, TOKENS, 20)
+    return rank_verdict(KEYS, setting, k, radii, ARTICLE.kv_lora_rank)
 
 
 def joint(setting: Setting) -> Verdict:
-    k, v, radius = rebuilt(setting, ARTICLE, TOKENS, 21)
-    return rank_verdict(JOINT, setting, setting.backend.xp.concat([k, v], axis=1), radius, ARTICLE.kv_lora_rank)
+    k, v, radii = rebuilt(setting, ARTICLE, TOKENS, 21)
+    return rank_verdict(JOINT, setting, setting.backend.xp.concat([k, v], axis=1), radii, ARTICLE.kv_lora_rank)
 
 
 def with_rope_key(setting: Setting) -> Verdict:
     backend = setting.backend
-    k, _, radius = rebuilt(setting, ARTICLE, TOKENS, 22)
+    k, _, radii = rebuilt(setting, ARTICLE, TOKENS, 22)
     k_rope = rotate(backend.asarray(fresh(23)(TOKENS, ARTICLE.qk_rope_head_dim)), backend.xp.arange(TOKENS), frequencies(ARTICLE))
     matrix = backend.xp.concat([k, k_rope], axis=1)
-    return rank_verdict(ROPE_KEY, setting, matrix, radius, ARTICLE.cached_width)
+    return rank_verdict(ROPE_KEY, setting, matrix, radii, ARTICLE.cached_width)
 
 
 def model(setting: Setting) -> Verdict:
     config = setting.config
-    heads = min(config.num_attention_heads, math.ceil(1.5 * config.kv_lora_rank / config.qk_nope_head_dim))
+    # Twice the rank in tokens and in width: singular value r then stands clear of bfloat16's rounding too.
+    heads = min(config.num_attention_heads, math.ceil(2 * config.kv_lora_rank / config.qk_nope_head_dim))
     config = replace(config, num_attention_heads=heads)
-    k, _, radius = rebuilt(setting, config, config.kv_lora_rank + 100, 24)
-    return rank_verdict(MODEL, setting, k, radius, config.kv_lora_rank)
+    k, _, radii = rebuilt(setting, config, 2 * config.kv_lora_rank, 24)
+    return rank_verdict(MODEL, setting, k, radii, config.kv_lora_rank)
 
 
 def exact_rank(setting: Setting) -> Verdict:
@@ -90,9 +95,9 @@ def exact_rank(setting: Setting) -> Verdict:
 
 def rotated(setting: Setting) -> Verdict:
     backend, recipe = setting.backend, under_test(setting)
-    k, _, radius = rebuilt(setting, ARTICLE, TOKENS, 27)
+    k, _, radii = rebuilt(setting, ARTICLE, TOKENS, 27)
     turned = rotate(k, recipe.key_position(backend.xp.arange(TOKENS)), np.array([1e4 ** (-i / 256) for i in range(256)]))
-    rounding = radius + rounding_radius(turned) * 2
+    rounding = radii["likely"] + rounding_radius(turned) * 2
     seen = int(np.sum(singular_values(turned) > rounding))
     return Verdict(ROTATED, seen, min(TOKENS, 512), None, seen > ARTICLE.kv_lora_rank + ARTICLE.qk_rope_head_dim,
                    f"{TOKENS} tokens; without the rotation the rank is {ARTICLE.kv_lora_rank}")
