@@ -63,7 +63,9 @@ class Plot:
 
 
 def finish(figure: Figure, alt: str, lines: Sequence[str]) -> Plot:
-    """A `Plot` whose numbers are ``lines``."""
+    """A `Plot` whose numbers are ``lines``, its layout settled: it would move a little with every drawing."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     return Plot(figure, " ".join(alt.split()), "\n".join(lines))
 
 
@@ -89,7 +91,8 @@ def powers_of_two(ax: Any, *names: str) -> None:
     """Log scales on the axes ``names`` (x, y) whose ticks are written out."""
     for name in names:
         getattr(ax, f"set_{name}scale")("log", base=2)
-        getattr(ax, f"{name}axis").set_major_formatter(lambda value, _: f"{value:,.6g}")
+        axis = getattr(ax, f"{name}axis")
+        axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:.4g}")
 
 
 def tint(color: str, share: float = 0.3) -> tuple[float, ...]:

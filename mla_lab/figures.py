@@ -56,6 +56,11 @@ README = {"cache_sizes": plots.cache_sizes, "two_streams": plots.two_streams,
           "dtype_ladder": ladder_of_absorption}
 
 
+def words(plot: plots.Plot) -> str:
+    """What stands beside a picture: its description and its numbers, as Markdown."""
+    return f"{plot.alt}\n\n```text\n{plot.numbers}\n```\n"
+
+
 def write_figures(folder: str | os.PathLike) -> list[Path]:
     """Write each of `README` as PNG, and its description and numbers as Markdown beside it.
 
@@ -65,8 +70,7 @@ def write_figures(folder: str | os.PathLike) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in tqdm(README.items(), unit="figure", leave=False, disable=None):
         plot = draw()
-        text = f"{plot.alt}\n\n```text\n{plot.numbers}\n```\n"
-        for path, content in ((folder / f"{name}.png", plot.png(160)), (folder / f"{name}.md", text.encode())):
+        for path, content in ((folder / f"{name}.png", plot.png(160)), (folder / f"{name}.md", words(plot).encode())):
             part = path.with_name(path.name + ".part")
             try:
                 part.write_bytes(content)

@@ -48,6 +48,7 @@ def cache_sizes(config: MLAConfig | None = None) -> Plot:
         lines.append(f"{name:<6} {formula + ' x 2 B':<18} = {2 * n:>7,} B  {fp.percent(n / rows['MHA'][1]):>8}")
     sizes = [2 * n for _, n in rows.values()]
     ax.set(xscale="log", xlabel="bytes per token and layer, bf16 (log scale)", xlim=(min(sizes) / 5, 5 * max(sizes)))
+    ax.xaxis.set_minor_formatter(lambda *_: "")
     ax.invert_yaxis()
     ax.grid(False, axis="y")
     alt = ", ".join(f"{name} {size:,}" for name, size in zip(rows, sizes, strict=True))
@@ -80,7 +81,7 @@ def cache_over_steps(lengths: Sequence[int], width: int, expanded: int) -> Plot:
     calls, tokens = np.arange(1, len(lengths) + 1), np.array(lengths)
     for look, (name, n) in zip(LOOKS, (("latent", width), ("expanded K and V", expanded)), strict=False):
         ax.plot(calls, tokens * n, **look.line, label=f"{name}: {n:,} a token")
-        for i in (0, -1):
+        for i in {0, len(calls) - 1}:
             at = calls[i], tokens[i] * n
             ax.annotate(f"{at[1]:,}", at, (0, 8), textcoords="offset points", ha="center")
     powers_of_two(ax, "y")
