@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from . import footprint as fp
 from .errors import InputError
 from .models import Model, get_mla, get_model, models
-from .report import brief, columns, json_target, number, plain, print_table, row
+from .report import brief, columns, json_target, listed, number, plain, print_table, row
 
 MOST = 10**18  # tokens or requests; far beyond any cache, and every unit can still be printed
 
@@ -82,7 +82,7 @@ def run_verify(args: argparse.Namespace) -> int:
                 v, caught, assigned = r.verdict, len(r.caught), len(r.caught) + len(r.missed)
                 cells = (r.check.id, v.claim, brief(v.saw), "exact" if v.bound is None else f"{v.bound:.2g}",
                          "holds" if v.ok else "FAILS", f"{caught} of {assigned}")
-                bar.write("\n".join(row(cells, widths)), file=out)
+                bar.write("\n".join([*row(cells, widths), *listed("caught", r.caught, widths)]), file=out)
                 bar.update()
                 results.append(r)
         for r in results:

@@ -72,6 +72,14 @@ def row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
+def listed(label: str, names: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """``names`` under a row of the table, indented to its second column."""
+    indent = " " * (widths[0] + 2)
+    whole = sum(widths) + 2 * (len(widths) - 1)
+    return textwrap.wrap(f"{label}: {', '.join(names)}", whole, initial_indent=indent, subsequent_indent=indent + "  ",
+                         break_long_words=False) if names else []
+
+
 @contextlib.contextmanager
 def json_target(path: str | None) -> Iterator[TextIO | None]:
     """Where the report goes: opened before the run, under its own name only once it is complete."""
