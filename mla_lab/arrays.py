@@ -84,7 +84,9 @@ def get_backend(name: str | None = None, dtype: str = "float64") -> Backend:
         import array_api_compat.torch as xp
         import torch
     except ImportError:
-        raise InputError(f"backend {name!r} needs PyTorch, which is not installed; use numpy or install torch.") from None
+        raise InputError(
+            f"backend {name!r} needs PyTorch, which is not installed; use numpy or install torch."
+        ) from None
     if name == "torch-cuda":
         if not torch.cuda.is_available():
             raise InputError("backend 'torch-cuda' needs a CUDA GPU, and torch sees none here; use numpy or torch.")

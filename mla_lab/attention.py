@@ -78,7 +78,7 @@ def merge_heads(heads: Array) -> Array:
 
 
 def on_shared_keys(x: Array, shared: Array) -> Array:
-    """``x [b, h, t, i] @ shared [b, i, o]``, with the heads folded into rows: one product, no copy of ``shared`` a head."""
+    """``x [b, h, t, i] @ shared [b, i, o]`` with the heads folded into rows, so that ``shared`` is read once."""
     xp, (b, h, t, i) = array_namespace(x), x.shape
     return xp.reshape(xp.reshape(x, (b, h * t, i)) @ shared, (b, h, t, shared.shape[-1]))
 

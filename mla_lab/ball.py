@@ -113,7 +113,7 @@ class Ball:
         return self.map(lambda x: x[key])
 
     @property
-    def mT(self) -> Ball:  # noqa: N802 - the array API's name
+    def mT(self) -> Ball:
         return self.map(lambda x: np.swapaxes(x, -1, -2))
 
     def __eq__(self, x: Any) -> Any:
@@ -160,7 +160,9 @@ class Ball:
 
 
 def _light(x: Ball) -> Ball:
-    return Ball(*(f(np.float32) if (f := getattr(r, "astype", None)) else r for r in (x.value, x.rounding, x.worst, x.spread)))
+    return Ball(
+        *(f(np.float32) if (f := getattr(r, "astype", None)) else r for r in (x.value, x.rounding, x.worst, x.spread))
+    )
 
 
 @quietly

@@ -1,7 +1,8 @@
 """Error bounds that come from the data: run the formula itself on balls and read off the radius.
 
 ``Ball.worst`` is a guarantee and decides wherever it is smaller than the quantity itself. Where a chain is so long that
-it is not (it is then *vacuous*), ``Ball.likely`` decides and the verdict says so; where both are vacuous the check fails.
+it is not (it is then *vacuous*), ``Ball.likely`` decides and the verdict says so; where both are vacuous, the check
+fails.
 """
 from __future__ import annotations
 

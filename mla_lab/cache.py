@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from array_api_compat import array_namespace
 
-from .arrays import Array, Backend, expect_shape, narrow, same_kind
+from .arrays import Array, Backend, expect_shape, same_kind
 from .config import MLAConfig
 from .errors import InputError, positive_int
 

@@ -7,7 +7,14 @@ from numbers import Real
 
 from .errors import InputError, positive_int
 
-DIMENSIONS = ("hidden_size", "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+DIMENSIONS = (
+    "hidden_size",
+    "num_attention_heads",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
 
 
 @dataclass(frozen=True)

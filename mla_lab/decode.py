@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from array_api_compat import array_namespace, device
 
@@ -88,7 +89,7 @@ def attend_in_chunks(
     if list(edges) != sorted(edges) or edges[0] != 0 or edges[-1] != c_kv.shape[1] or edges[-1] == 0:
         raise InputError(f"edges must rise from 0 to the {c_kv.shape[1]} cached tokens, not {list(edges)}.")
     parts = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         if low == high:
             continue
         piece = attend(q, c_kv[:, low:high, :], k_rope[:, low:high, :], weights.w_uk, weights.w_uv, config,

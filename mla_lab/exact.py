@@ -22,7 +22,9 @@ LARGEST_SUM = (2**53 - 1) // (PRIME - 1) ** 2  # products that a sum may have: 8
 
 def residues(backend: Backend, seed: int, *shape: int) -> Array:
     """Uniform integers modulo `PRIME` as float64 on ``backend``."""
-    return backend.with_dtype("float64").asarray(np.random.default_rng(seed).integers(0, PRIME, shape).astype(np.float64))
+    return backend.with_dtype("float64").asarray(
+        np.random.default_rng(seed).integers(0, PRIME, shape).astype(np.float64)
+    )
 
 
 def modulo(x: Array) -> Array:

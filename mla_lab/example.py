@@ -9,7 +9,9 @@ from .arrays import Array, Backend
 from .config import MLAConfig
 from .recipe import RIGHT, Recipe, keep
 
-CONFIG = MLAConfig(hidden_size=19, num_attention_heads=2, kv_lora_rank=3, qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=1)
+CONFIG = MLAConfig(
+    hidden_size=19, num_attention_heads=2, kv_lora_rank=3, qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=1
+)
 
 LATENTS = ((1, 0, 2), (0, 1, -1), (1, 1, 0))  # c_kv of tokens 0, 1, 2
 ROPE_KEYS = ((1, 0, 0, 1), (0, 1, 1, 0), (1, 1, 0, 0))  # before their rotation

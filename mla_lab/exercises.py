@@ -92,10 +92,16 @@ def check_absorbed_query(answer: Any) -> str:
     """Latent queries ``[2, 3]`` of the small example: q_nope times W_UK, head by head."""
     kv_b, q = np.array(KV_B, float), np.array(Q_NOPE, float)
     w_uk = np.stack([kv_b[0:2], kv_b[3:5]])
-    return _outcome(answer, np.einsum("hn,hnr->hr", q, w_uk), {
-        "kv_b_proj holds W_UK and W_UV head by head, not all W_UK first": np.einsum("hn,hnr->hr", q, kv_b[:4].reshape(2, 2, 3)),
-        "the heads are independent: do not sum over them": np.einsum("hn,hnr->r", q, w_uk),
-    })
+    return _outcome(
+        answer,
+        np.einsum("hn,hnr->hr", q, w_uk),
+        {
+            "kv_b_proj holds W_UK and W_UV head by head, not all W_UK first": np.einsum(
+                "hn,hnr->hr", q, kv_b[:4].reshape(2, 2, 3)
+            ),
+            "the heads are independent: do not sum over them": np.einsum("hn,hnr->r", q, w_uk),
+        },
+    )
 
 
 def check_positions(answer: Any) -> str:

@@ -161,7 +161,8 @@ SCALES = ("3.scale", "4.logits", "4.weights", "4.output", "4.lse", "4.mqa")
 DECODE = ("5.article", "5.every_split", "5.ragged")
 
 FAULTS: tuple[Fault, ...] = (
-    *(Fault(m.id, m.what, m.thread, {"elements": m.elements}, (*m.caught_by, "5.grows")) for m in MISCOUNTS if m.elements),
+    *(Fault(m.id, m.what, m.thread, {"elements": m.elements}, (*m.caught_by, "5.grows"))
+      for m in MISCOUNTS if m.elements),
     # case 2
     Fault("rope_on_rebuilt_keys", "RoPE over all channels of the keys rebuilt from the latent", "fxmeng/TransMLA#2",
           {"expanded_keys": keys_turned}, ("2.keys", "2.joint", "2.rope_key", "2.model")),
@@ -194,8 +195,8 @@ FAULTS: tuple[Fault, ...] = (
     # case 4: scale
     Fault("scale_by_nope", "softmax scale n^-1/2", "AI-Hypercomputer/maxtext#1370",
           {"scale": scale_by(lambda c: c.qk_nope_head_dim)}, SCALES),
-    Fault("scale_by_cached_width", "softmax scale (r + p)^-1/2, the width of an absorbed key", "flashinfer-ai/flashinfer#551",
-          {"scale": scale_by(lambda c: c.cached_width)}, SCALES),
+    Fault("scale_by_cached_width", "softmax scale (r + p)^-1/2, the width of an absorbed key",
+          "flashinfer-ai/flashinfer#551", {"scale": scale_by(lambda c: c.cached_width)}, SCALES),
     Fault("scale_inverted", "logits multiplied by (n + p)^1/2", "AI-Hypercomputer/maxtext#1370",
           {"scale": inverted_scale}, SCALES),
     Fault("scale_twice", "the query is scaled and the kernel scales again", "NVIDIA/Megatron-LM#3698",
@@ -223,8 +224,8 @@ FAULTS: tuple[Fault, ...] = (
           DECODE),
     Fault("mask_misses_itself", "each query misses its own key", "ml-explore/mlx-examples#715",
           {"visible": misses_itself}, DECODE),
-    Fault("no_mask", "new tokens of a chunk see each other's future", "ml-explore/mlx-examples#715", {"visible": sees_all},
-          DECODE),
+    Fault("no_mask", "new tokens of a chunk see each other's future", "ml-explore/mlx-examples#715",
+          {"visible": sees_all}, DECODE),
     Fault("merged_without_lse", "chunks of keys averaged with equal weights", "vllm-project/vllm#27491",
           {"merge": averaged}, ("5.merge",)),
     Fault("unused_slots_read", "unused cache rows are trusted to be harmless", "flashinfer-ai/flashinfer#941",

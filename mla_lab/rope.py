@@ -105,7 +105,9 @@ def table_scale(config: MLAConfig) -> float:
     return 1.0 if yarn is None else mscale(yarn.factor, yarn.mscale) / mscale(yarn.factor, yarn.mscale_all_dim)
 
 
-def rotate(x: Array, positions: Array, radians: np.ndarray, pairing: Pairing = INTERLEAVED, scale: float = 1.0) -> Array:
+def rotate(
+    x: Array, positions: Array, radians: np.ndarray, pairing: Pairing = INTERLEAVED, scale: float = 1.0
+) -> Array:
     """Turn each pair of channels by its position times its frequency (RoFormer, arXiv 2104.09864, eq. 34).
 
     Parameters

@@ -39,5 +39,7 @@ def require_falsifiable(rank: int, tokens: int, width: int) -> None:
     """Refuse a rank bound that no matrix of this shape could break."""
     if tokens <= rank or width <= rank:
         field, value = ("tokens", tokens) if tokens <= rank else ("width", width)
-        raise InputError(f"{field} = {value} makes the check vacuous: a {tokens} x {width} matrix cannot have a rank above "
-                         f"{min(tokens, width)}, so use more than {rank}.")
+        raise InputError(
+            f"{field} = {value} makes the check vacuous: a {tokens} x {width} matrix cannot have a rank above "
+            f"{min(tokens, width)}, so use more than {rank}."
+        )

@@ -88,8 +88,18 @@ class MLAWeights:
         query = xp.reshape(query, (config.num_attention_heads, config.qk_head_dim, query.shape[-1]))
         down = state["kv_a_proj_with_mqa.weight"]
         w_uk, w_uv = recipe.split_kv_b(state["kv_b_proj.weight"], config)
-        return cls(query[:, :n, :], query[:, n:, :], down[:r, :], down[r:, :], state["kv_a_layernorm.weight"], w_uk, w_uv,
-                   state["o_proj.weight"], state.get("q_a_proj.weight"), state.get("q_a_layernorm.weight"))
+        return cls(
+            query[:, :n, :],
+            query[:, n:, :],
+            down[:r, :],
+            down[r:, :],
+            state["kv_a_layernorm.weight"],
+            w_uk,
+            w_uv,
+            state["o_proj.weight"],
+            state.get("q_a_proj.weight"),
+            state.get("q_a_layernorm.weight"),
+        )
 
 
 def exact_noise(rng: np.random.Generator, *shape: int) -> np.ndarray:

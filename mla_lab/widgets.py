@@ -1,7 +1,7 @@
 """A panel of sliders, a line of text and a picture. It works in JupyterLab, under nbval and without a browser.
 
-Callbacks write into an ``HTML`` and an ``Image`` widget and never into an ``Output`` widget: what an Output widget shows
-counts as output of the cell, which no strict comparison of notebooks survives.
+Callbacks write into an ``HTML`` and an ``Image`` widget and never into an ``Output`` widget: what that one shows counts
+as output of the cell, which no strict comparison of notebooks survives.
 """
 from __future__ import annotations
 

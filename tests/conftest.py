@@ -5,10 +5,10 @@ import os
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-import pytest
+import pytest  # noqa: E402
 
-from mla_lab.arrays import get_backend, strict_backend
-from mla_lab.errors import InputError
+from mla_lab.arrays import get_backend, strict_backend  # noqa: E402
+from mla_lab.errors import InputError  # noqa: E402
 
 MEMBERS = ("numpy", "torch", "array-api-strict", "torch-cuda")
 

@@ -33,7 +33,9 @@ def configs(draw):
 
 
 def radius(state, hidden, config, backend):
-    return full_recompute(ball(hidden, Rounding.of(backend)), ball_weights(state, config, backend), config, recipe=BALLS)
+    return full_recompute(
+        ball(hidden, Rounding.of(backend)), ball_weights(state, config, backend), config, recipe=BALLS
+    )
 
 
 @QUICK
@@ -79,9 +81,14 @@ def test_both_pairings_are_right_for_weights_trained_that_way(backend, pairs):
     up = to_numpy(state["q_b_proj.weight"]).reshape(config.num_attention_heads, config.qk_head_dim, -1).copy()
     down[r:] = down[r:][order]
     up[:, -p:] = up[:, -p:][:, order]
-    other = state | {"kv_a_proj_with_mqa.weight": backend.asarray(down), "q_b_proj.weight": backend.asarray(up.reshape(-1, up.shape[-1]))}
+    other = state | {
+        "kv_a_proj_with_mqa.weight": backend.asarray(down),
+        "q_b_proj.weight": backend.asarray(up.reshape(-1, up.shape[-1])),
+    }
     want = full_recompute(hidden, MLAWeights.from_hugging_face(state, config), config)
-    got = full_recompute(hidden, MLAWeights.from_hugging_face(other, config), replace(config, rope_interleave=not pairs))
+    got = full_recompute(
+        hidden, MLAWeights.from_hugging_face(other, config), replace(config, rope_interleave=not pairs)
+    )
     same = np.allclose(to_numpy(want), to_numpy(got), rtol=1e-12, atol=1e-12)
     assert same == pairs  # and read with the wrong pairing they differ
 
@@ -116,11 +123,15 @@ def test_grouped_query_attention_against_loops(backend, groups):
 def test_attend_against_loops(backend, mode):
     """Naive keys, built here from nothing but the definition, against both modes of the package."""
     draw, a, h, r, n, p, v = fresh(8), backend.asarray, 3, 11, 4, 6, 5
-    config = MLAConfig(hidden_size=9, num_attention_heads=h, kv_lora_rank=r, qk_nope_head_dim=n, qk_rope_head_dim=p, v_head_dim=v)
+    config = MLAConfig(
+        hidden_size=9, num_attention_heads=h, kv_lora_rank=r, qk_nope_head_dim=n, qk_rope_head_dim=p, v_head_dim=v
+    )
     q_nope, q_rope, c, k_rope = draw(2, h, 3, n), draw(2, h, 3, p), draw(2, 7, r), draw(2, 7, p)
     w_uk, w_uv = draw(h, n, r), draw(h, r, v)
     seen = visible_keys((4, 0), (7, 2), 3, 7, a(q_nope))
-    got = attend(Projected(a(q_nope), a(q_rope), a(c), a(k_rope)), a(c), a(k_rope), a(w_uk), a(w_uv), config, seen, mode)
+    got = attend(
+        Projected(a(q_nope), a(q_rope), a(c), a(k_rope)), a(c), a(k_rope), a(w_uk), a(w_uv), config, seen, mode
+    )
     keys = np.concatenate([np.einsum("bsr,hnr->bhsn", c, w_uk), np.repeat(k_rope[:, None], h, axis=1)], axis=-1)
     want, lse = naive_reference(np.concatenate([q_nope, q_rope], -1), keys, np.einsum("bsr,hrv->bhsv", c, w_uv),
                                 (n + p) ** -0.5, to_numpy(seen))
@@ -136,8 +147,15 @@ def test_aiter_548_any_number_of_heads_and_padding_changes_nothing(heads):
     w_uk, w_uv, seen = draw(heads, 10, 32), draw(heads, 32, 14), visible_keys((3,), (5,), 2, 5, q.c_kv)
     got = attend(q, q.c_kv, q.k_rope, w_uk, w_uv, config, seen).heads
     pad = [*range(heads), *[0] * (-heads % 16)]
-    padded = attend(Projected(q.q_nope[:, pad], q.q_rope[:, pad], q.c_kv, q.k_rope), q.c_kv, q.k_rope, w_uk[pad], w_uv[pad],
-                    config, seen).heads
+    padded = attend(
+        Projected(q.q_nope[:, pad], q.q_rope[:, pad], q.c_kv, q.k_rope),
+        q.c_kv,
+        q.k_rope,
+        w_uk[pad],
+        w_uv[pad],
+        config,
+        seen,
+    ).heads
     np.testing.assert_allclose(padded[:, :heads], got, rtol=1e-13, atol=1e-13)
 
 
@@ -159,7 +177,9 @@ def test_merging_any_chunks_equals_one_pass(sizes, seed):
         return
     draw, h = fresh(seed), 2
     q = Projected(draw(1, h, 3, 4), draw(1, h, 3, 2), draw(1, total, 5), draw(1, total, 2))
-    config = MLAConfig(hidden_size=3, num_attention_heads=h, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=6)
+    config = MLAConfig(
+        hidden_size=3, num_attention_heads=h, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=6
+    )
     w_uk, w_uv = draw(h, 4, 5), draw(h, 5, 6)
     seen = np.random.default_rng(seed).random((1, 1, 3, total)) < 0.6  # some queries see nothing at all
     whole = attend(q, q.c_kv, q.k_rope, w_uk, w_uv, config, seen)

@@ -17,7 +17,14 @@ from mla_lab.reference import grouped_query_attention
 from mla_lab.spectrum import require_falsifiable, singular_values
 from mla_lab.weights import MLAWeights, random_state
 
-GOOD = {"hidden_size": 8, "num_attention_heads": 2, "kv_lora_rank": 3, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "v_head_dim": 5}
+GOOD = {
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "kv_lora_rank": 3,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
 
 
 def says(error, *words):

@@ -94,7 +94,7 @@ def test_singular_values_move_no_further_than_their_radii():
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((60, 9)), rng.standard_normal((9, 40))
     sphere = store_ball(ball(a, Rounding(2.0**-24, 2.0**-8)) @ ball(b, SINGLE))
-    rounded = round_to_bfloat16((a.astype(np.float32) @ b.astype(np.float32))).astype(np.float64)
+    rounded = round_to_bfloat16(a.astype(np.float32) @ b.astype(np.float32)).astype(np.float64)
     moved = np.abs(np.linalg.svd(rounded, compute_uv=False) - np.linalg.svd(a @ b, compute_uv=False)).max()
     radii = spectral_radii(sphere)
     assert moved < radii["likely"] and moved < radii["guarantee"]

@@ -1,4 +1,4 @@
-"""The checks themselves: they hold, they fail on every fault they claim to catch, and the machinery cannot be fooled."""
+"""The checks: they hold, they fail on every fault that they claim to catch, and the machinery cannot be fooled."""
 import json
 from dataclasses import replace
 
@@ -19,8 +19,17 @@ from mla_lab.verdict import Check, Setting, Verdict, exactly
 # published model: the scale faults are then as large as they are there.
 TINY = MLAConfig(hidden_size=50, num_attention_heads=6, q_lora_rank=22, kv_lora_rank=70, qk_nope_head_dim=20,
                  qk_rope_head_dim=12, v_head_dim=16, rope_scaling=Yarn(factor=40))
-SETTINGS = [("numpy", "float64"), ("numpy", "float32"), ("numpy", "bfloat16"), ("torch", "float64"), ("torch", "float32"),
-            ("torch", "bfloat16"), ("torch-cuda", "float64"), ("torch-cuda", "float32"), ("torch-cuda", "bfloat16")]
+SETTINGS = [
+    ("numpy", "float64"),
+    ("numpy", "float32"),
+    ("numpy", "bfloat16"),
+    ("torch", "float64"),
+    ("torch", "float32"),
+    ("torch", "bfloat16"),
+    ("torch-cuda", "float64"),
+    ("torch-cuda", "float32"),
+    ("torch-cuda", "bfloat16"),
+]
 
 
 def setting(name, dtype):
@@ -55,7 +64,7 @@ def test_every_check_catches_something_and_every_fault_is_caught_by_something():
     assert all(suite.faults_for(c) for c in CHECKS), [c.id for c in CHECKS if not suite.faults_for(c)]
     for fault in FAULTS:
         assert fault.caught_by and set(fault.caught_by) <= ids, fault.id
-        assert fault.what and "#" in fault.thread or "/" in fault.thread
+        assert (fault.what and "#" in fault.thread) or "/" in fault.thread
         spoiled = fault.spoil(RIGHT)
         assert spoiled != RIGHT and set(fault.changes) <= set(Recipe.__dataclass_fields__)
 
@@ -92,7 +101,9 @@ def test_the_line_of_a_verdict_is_the_same_on_every_backend_and_holds_no_raw_num
     for name in ("numpy", "torch"):
         for dtype in ("float64", "float32"):
             here = setting(name, dtype)
-            lines.add("\n".join(str(c.run(here)) for c in CHECKS if c.case in (3, 4) or c.id in ("5.article", "5.ragged")))
+            lines.add(
+                "\n".join(str(c.run(here)) for c in CHECKS if c.case in (3, 4) or c.id in ("5.article", "5.ragged"))
+            )
     assert len(lines) == 1 and "e-1" not in lines.pop()
 
 
@@ -121,7 +132,10 @@ def test_verdict_words():
 
 
 def test_models_without_query_compression_or_yarn_pass_too():
-    for config in (replace(SMALL, q_lora_rank=None, rope_scaling=None), replace(TINY, rope_interleave=True, v_head_dim=9)):
+    for config in (
+        replace(SMALL, q_lora_rank=None, rope_scaling=None),
+        replace(TINY, rope_interleave=True, v_head_dim=9),
+    ):
         here = Setting(get_backend(), config, "variant")
         for check in CHECKS:
             if check.case in (4, 5):

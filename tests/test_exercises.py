@@ -22,32 +22,54 @@ W_UK = np.array([[[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [1, -1, 0]]], float)
 Q = np.array([[1, 1], [2, 0]], float)
 
 
-@pytest.mark.parametrize("checker, right", [
-    (ex.check_kimi_cache, 70_272), (ex.check_rank, 576), (ex.check_rotation, rotated), (ex.check_scale, 192**-0.5),
-    (ex.check_absorbed_query, np.einsum("hn,hnr->hr", Q, W_UK)), (ex.check_positions, [[5, 6, 7], [0, 1, 2], [2, 3, 4]]),
-])
+@pytest.mark.parametrize(
+    "checker, right",
+    [
+        (ex.check_kimi_cache, 70_272),
+        (ex.check_rank, 576),
+        (ex.check_rotation, rotated),
+        (ex.check_scale, 192**-0.5),
+        (ex.check_absorbed_query, np.einsum("hn,hnr->hr", Q, W_UK)),
+        (ex.check_positions, [[5, 6, 7], [0, 1, 2], [2, 3, 4]]),
+    ],
+)
 def test_right_open_and_unlike_answers(checker, right):
     assert checker(right) == "right"
     assert checker(None) == checker(...) == "not answered yet"
-    assert checker("seventy" if checker is not ex.check_rotation else lambda x, at: "no").startswith(("a number", "not yet"))
+    assert checker("seventy" if checker is not ex.check_rotation else lambda x, at: "no").startswith(
+        ("a number", "not yet")
+    )
 
 
-@pytest.mark.parametrize("checker, answer, hint", [
-    (ex.check_kimi_cache, 2 * 61 * 576 * 2, "key and value"), (ex.check_kimi_cache, 61 * 512 * 2, "rope key is cached"),
-    (ex.check_kimi_cache, 61 * (512 + 64 * 64) * 2, "one for all heads"), (ex.check_kimi_cache, 1152, "one layer"),
-    (ex.check_kimi_cache, 61 * 576, "2 bytes"), (ex.check_kimi_cache, 1, "look again"),
-    (ex.check_rank, 1088, "share one latent"), (ex.check_rank, 512, "adds its own width"), (ex.check_rank, 2000, "tokens"),
-    (ex.check_rotation, lambda x, at: rotated(x, at, swap=True), "pairs channel i"),
-    (ex.check_rotation, lambda x, at: rotated(x, at, sign=-1.0), "other way"),
-    (ex.check_rotation, lambda x, at: x, "nothing has turned"),
-    (ex.check_rotation, lambda x, at: x[:3], "shape"), (ex.check_rotation, lambda x: x, "TypeError"),
-    (ex.check_scale, 576**-0.5, "cache's"), (ex.check_scale, 128**-0.5, "rope channels"), (ex.check_scale, 192**0.5, "one over"),
-    (ex.check_scale, 1 / 192, "square root"),
-    (ex.check_absorbed_query, [[1, 1, 0], [2, 4, 0]], "head by head"), (ex.check_absorbed_query, [1, 1, 2], "sum over"),
-    (ex.check_absorbed_query, W_UK, "shape"),
-    (ex.check_positions, [[0, 1, 2]] * 3, "starts at 0"), (ex.check_positions, [[5, 6, 7]] * 3, "longest"),
-    (ex.check_positions, [[6, 7, 8], [1, 2, 3], [3, 4, 5]], "too far"),
-])
+@pytest.mark.parametrize(
+    "checker, answer, hint",
+    [
+        (ex.check_kimi_cache, 2 * 61 * 576 * 2, "key and value"),
+        (ex.check_kimi_cache, 61 * 512 * 2, "rope key is cached"),
+        (ex.check_kimi_cache, 61 * (512 + 64 * 64) * 2, "one for all heads"),
+        (ex.check_kimi_cache, 1152, "one layer"),
+        (ex.check_kimi_cache, 61 * 576, "2 bytes"),
+        (ex.check_kimi_cache, 1, "look again"),
+        (ex.check_rank, 1088, "share one latent"),
+        (ex.check_rank, 512, "adds its own width"),
+        (ex.check_rank, 2000, "tokens"),
+        (ex.check_rotation, lambda x, at: rotated(x, at, swap=True), "pairs channel i"),
+        (ex.check_rotation, lambda x, at: rotated(x, at, sign=-1.0), "other way"),
+        (ex.check_rotation, lambda x, at: x, "nothing has turned"),
+        (ex.check_rotation, lambda x, at: x[:3], "shape"),
+        (ex.check_rotation, lambda x: x, "TypeError"),
+        (ex.check_scale, 576**-0.5, "cache's"),
+        (ex.check_scale, 128**-0.5, "rope channels"),
+        (ex.check_scale, 192**0.5, "one over"),
+        (ex.check_scale, 1 / 192, "square root"),
+        (ex.check_absorbed_query, [[1, 1, 0], [2, 4, 0]], "head by head"),
+        (ex.check_absorbed_query, [1, 1, 2], "sum over"),
+        (ex.check_absorbed_query, W_UK, "shape"),
+        (ex.check_positions, [[0, 1, 2]] * 3, "starts at 0"),
+        (ex.check_positions, [[5, 6, 7]] * 3, "longest"),
+        (ex.check_positions, [[6, 7, 8], [1, 2, 3], [3, 4, 5]], "too far"),
+    ],
+)
 def test_each_mistake_gets_its_own_hint(checker, answer, hint):
     assert hint in checker(answer), checker(answer)
     assert checker(answer) != "right"

@@ -26,16 +26,23 @@ def test_every_number_of_the_prose():
     total = fp.cache_bytes(v3, 131_072)
     naive = 128 * (128 + 64 + 128)
     said = [
-        f"{mha * 2:,} B a token and layer", f"= {mla * 2:,} B", f"{100 * (1 - mla / mha):.2f} % less",
-        f"caches {fp.bytes_per_token(v3):,} B a token", f"{total / 1e9:.4f} GB = {total / 2**30:.6f} GiB",
+        f"{mha * 2:,} B a token and layer",
+        f"= {mla * 2:,} B",
+        f"{100 * (1 - mla / mha):.2f} % less",
+        f"caches {fp.bytes_per_token(v3):,} B a token",
+        f"{total / 1e9:.4f} GB = {total / 2**30:.6f} GiB",
         f"MHA {mha * 2:,}, GQA-8 {fp.gqa_elements(8, 128) * 2:,}, MQA {fp.mqa_elements(128) * 2:,}, MLA {mla * 2:,}",
         f"({v3.num_attention_heads} heads, latent {v3.mla.kv_lora_rank}, rope key {v3.mla.qk_rope_head_dim}, "
         f"hidden {v3.mla.hidden_size:,})",
-        f"{2 * (2 * 512 + 64) / (2 * (192 + 128)):.1f} times the arithmetic", f"reads {naive / mla:.1f} times fewer",
+        f"{2 * (2 * 512 + 64) / (2 * (192 + 128)):.1f} times the arithmetic",
+        f"reads {naive / mla:.1f} times fewer",
         f"{100 * (1 - 60 * 576 * 6 / (95 * 2048 * 16)):.1f} %, the figure",
         f"the saving is {100 * (1 - v2.cache_layers * 576 / (old.cache_layers * 2048)):.2f} %",
-        f"V2 with {v2.cache_layers} layers", f"GQA-{old.num_key_value_heads}, {old.cache_layers} layers",
-        f"one product of {mla} rows", f"{128 * 128:,} elements a cached token", f"two tensors of {128 * 512:,} elements",
+        f"V2 with {v2.cache_layers} layers",
+        f"GQA-{old.num_key_value_heads}, {old.cache_layers} layers",
+        f"one product of {mla} rows",
+        f"{128 * 128:,} elements a cached token",
+        f"two tensors of {128 * 512:,} elements",
     ]
     missing = [s for s in said if s not in PROSE]
     assert not missing, missing

@@ -27,7 +27,11 @@ def decode(backend, recipe, mode="absorb", pieces=(2, 1), capacity=8):
     """Heads ``[h]`` and LSE of the last token of the small example, and the layer's output."""
     recipe = example.without_norm(recipe)
     weights = MLAWeights.from_hugging_face(example.state(backend), example.CONFIG, recipe)
-    cache, hidden, at = LatentCache.allocate(example.CONFIG, 1, capacity, backend, fill=math.nan), example.hidden(backend), 0
+    cache, hidden, at = (
+        LatentCache.allocate(example.CONFIG, 1, capacity, backend, fill=math.nan),
+        example.hidden(backend),
+        0,
+    )
     for size in pieces:
         out, done, cache = attend_new(hidden[:, at : at + size, :], weights, example.CONFIG, cache, mode, recipe=recipe)
         at += size
@@ -146,8 +150,15 @@ def test_flax_4512_when_yarn_switches_on():
     assert softmax_scale(config, max_seq_len=4097) == softmax_scale(config)
 
 
-@pytest.mark.parametrize("scale, p", [(192**-0.5, 0.849674553090), (128**-0.5, 0.892958198535), (576**-0.5, 0.731058578630),
-                                      (softmax_scale(layer(Yarn(40))), 0.962515068377)])
+@pytest.mark.parametrize(
+    "scale, p",
+    [
+        (192**-0.5, 0.849674553090),
+        (128**-0.5, 0.892958198535),
+        (576**-0.5, 0.731058578630),
+        (softmax_scale(layer(Yarn(40))), 0.962515068377),
+    ],
+)
 def test_maxtext_1370_two_keys_with_a_raw_gap_of_24(backend, scale, p):
     logits = backend.asarray(np.array([[24.0, 0.0]])) * scale
     weights, _ = softmax(logits, backend.xp.ones((1, 2), dtype=backend.xp.bool, device=backend.device))
@@ -156,7 +167,9 @@ def test_maxtext_1370_two_keys_with_a_raw_gap_of_24(backend, scale, p):
 
 def test_maxtext_3138_scaled_twice(backend):
     """One head, qk width 4, latents (1,0,0) and (0,1,0): once 4.2449, twice 4.1244."""
-    config = MLAConfig(hidden_size=9, num_attention_heads=1, kv_lora_rank=3, qk_nope_head_dim=2, qk_rope_head_dim=2, v_head_dim=1)
+    config = MLAConfig(
+        hidden_size=9, num_attention_heads=1, kv_lora_rank=3, qk_nope_head_dim=2, qk_rope_head_dim=2, v_head_dim=1
+    )
     a = backend.asarray
     c_kv, k_rope = a(np.array([[[1.0, 0, 0], [0, 1, 0]]])), a(np.zeros((1, 2, 2)))
     q = Projected(a(np.ones((1, 1, 1, 2))), a(np.zeros((1, 1, 1, 2))), c_kv, k_rope)
@@ -246,7 +259,12 @@ def test_numpy_28716_rounding_noise_is_not_rank():
 
 def test_pytorch_98308_singular_values_of_16_bit_arrays():
     import torch
-    for x in (torch.eye(3, dtype=torch.bfloat16) * 2, torch.eye(3, dtype=torch.float16) * 2, np.eye(3, dtype=np.float16) * 2):
+
+    for x in (
+        torch.eye(3, dtype=torch.bfloat16) * 2,
+        torch.eye(3, dtype=torch.float16) * 2,
+        np.eye(3, dtype=np.float16) * 2,
+    ):
         np.testing.assert_array_equal(singular_values(x), [2, 2, 2])
         assert numerical_rank(x) == 3
 

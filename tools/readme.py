@@ -13,8 +13,13 @@ if str(ROOT) not in sys.path:
 from mla_lab.checks import CHECKS  # noqa: E402
 from mla_lab.faults import FAULTS  # noqa: E402
 
-CASES = {1: ("Footprint", "01_kv_cache_footprint"), 2: ("Rank", "02_svd_rank_bound"), 3: ("Decoupled RoPE", "03_decoupled_rope"),
-         4: ("Absorption", "04_weight_absorption"), 5: ("Decode", "05_end_to_end_decode")}
+CASES = {
+    1: ("Footprint", "01_kv_cache_footprint"),
+    2: ("Rank", "02_svd_rank_bound"),
+    3: ("Decoupled RoPE", "03_decoupled_rope"),
+    4: ("Absorption", "04_weight_absorption"),
+    5: ("Decode", "05_end_to_end_decode"),
+}
 
 
 def claims() -> str:
@@ -23,14 +28,20 @@ def claims() -> str:
     for check in CHECKS:
         name, notebook = CASES[check.case]
         faults = sum(check.id in f.caught_by for f in FAULTS)
-        rows.append(f"| [{check.case} · {name}](notebooks/{notebook}.ipynb) | `{check.id}` | {check.claim} | {faults} |")
+        rows.append(
+            f"| [{check.case} · {name}](notebooks/{notebook}.ipynb) | `{check.id}` | {check.claim} | {faults} |"
+        )
     return "\n".join(rows)
 
 
 def computed() -> dict[str, str]:
     """What stands between the markers, by the name of the block."""
     summary = f"{len(CHECKS)} of {len(CHECKS)} checks hold; {len(FAULTS)} of {len(FAULTS)} faults caught"
-    return {"block: summary": f"\n```text\n{summary}\n```\n", "block: claims": f"\n{claims()}\n", "count: checks": str(len(CHECKS))}
+    return {
+        "block: summary": f"\n```text\n{summary}\n```\n",
+        "block: claims": f"\n{claims()}\n",
+        "count: checks": str(len(CHECKS)),
+    }
 
 
 def filled(text: str) -> str:

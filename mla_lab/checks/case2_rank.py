@@ -70,7 +70,9 @@ def joint(setting: Setting) -> Verdict:
 def with_rope_key(setting: Setting) -> Verdict:
     backend = setting.backend
     k, _, radii = rebuilt(setting, ARTICLE, TOKENS, 22)
-    k_rope = rotate(backend.asarray(fresh(23)(TOKENS, ARTICLE.qk_rope_head_dim)), backend.xp.arange(TOKENS), frequencies(ARTICLE))
+    k_rope = rotate(
+        backend.asarray(fresh(23)(TOKENS, ARTICLE.qk_rope_head_dim)), backend.xp.arange(TOKENS), frequencies(ARTICLE)
+    )
     matrix = backend.xp.concat([k, k_rope], axis=1)
     return rank_verdict(ROPE_KEY, setting, matrix, radii, ARTICLE.cached_width)
 
@@ -96,7 +98,9 @@ def exact_rank(setting: Setting) -> Verdict:
 def rotated(setting: Setting) -> Verdict:
     backend, recipe = setting.backend, under_test(setting)
     k, _, radii = rebuilt(setting, ARTICLE, TOKENS, 27)
-    turned = rotate(k, recipe.key_position(backend.xp.arange(TOKENS)), np.array([1e4 ** (-i / 256) for i in range(256)]))
+    turned = rotate(
+        k, recipe.key_position(backend.xp.arange(TOKENS)), np.array([1e4 ** (-i / 256) for i in range(256)])
+    )
     rounding = radii["likely"] + rounding_radius(turned) * 2
     seen = int(np.sum(singular_values(turned) > rounding))
     return Verdict(ROTATED, seen, min(TOKENS, 512), None, seen > ARTICLE.kv_lora_rank + ARTICLE.qk_rope_head_dim,

@@ -32,7 +32,9 @@ def rope_scores(q: Array, k: Array, at_q: Array, at_k: Array, config: MLAConfig,
     """Rope term ``[5, t, t]`` of every query at every key, unscaled."""
     radians, scale, pairing = recipe.frequencies(config), recipe.table_scale(config), recipe.pairing(config)
     q = recipe.store(rotate(q, recipe.query_position(at_q), radians, pairing, scale))
-    k = recipe.store(rotate(k, recipe.key_position(at_k), radians, (recipe.key_pairing or recipe.pairing)(config), scale))
+    k = recipe.store(
+        rotate(k, recipe.key_position(at_k), radians, (recipe.key_pairing or recipe.pairing)(config), scale)
+    )
     return recipe.store(q @ k.mT)
 
 
@@ -84,7 +86,11 @@ def norm_kept(setting: Setting) -> Verdict:
 
 def pairing(setting: Setting) -> Verdict:
     """The oracle is complex multiplication, which shares no code with `mla_lab.rope.rotate`."""
-    backend, recipe, config = setting.backend, under_test(setting), replace(SMALL, qk_rope_head_dim=8, rope_scaling=None)
+    backend, recipe, config = (
+        setting.backend,
+        under_test(setting),
+        replace(SMALL, qk_rope_head_dim=8, rope_scaling=None),
+    )
     q, k = rope_inputs(setting, 8, 6, 33)
     at = np.arange(6) + 3
     turn = np.exp(1j * np.outer(at, config.rope_theta ** (-np.arange(0, 8, 2) / 8)))
@@ -110,8 +116,12 @@ def no_fixed_matrix(setting: Setting) -> Verdict:
     half = frequencies(config) / 2
     kept = np.sin(spans * half) / (spans * np.sin(half))  # |mean of exp(i w s)| over s, a Dirichlet kernel
     expected = float(np.sqrt(1 - np.mean(kept**2)))
-    spread = np.stack([np.broadcast_to(rotate(balls(backend, one)[0], np.array([s]), frequencies(config)).worst, one.shape)
-                       for s in range(spans)])
+    spread = np.stack(
+        [
+            np.broadcast_to(rotate(balls(backend, one)[0], np.array([s]), frequencies(config)).worst, one.shape)
+            for s in range(spans)
+        ]
+    )
     bound = 2 * float(np.linalg.norm(spread) / math.sqrt(spans * one.shape[0])) + backend.unit
     return Verdict(FIXED, residual, expected, bound, abs(residual - expected) <= bound < residual,
                    f"share of the rotation that the best fixed matrix misses over distances 0 to {spans - 1}")
@@ -142,7 +152,9 @@ def scale(setting: Setting) -> Verdict:
     saw = [setting.recipe.scale(c) for c in (replace(V3, rope_scaling=None), V2, V3, UNEQUAL)]
     table = [setting.recipe.table_scale(c) for c in (V3, V2, UNEQUAL)]
     off = max(abs(a - b) for a, b in zip([*saw, *table], [*published, 1, 1, 1.0857263993], strict=True))
-    return Verdict(SCALE, saw, published, 5e-11, off <= 5e-11, "(128 + 64)^-1/2 mscale^2; rotary table 1, 1 and 1.0857263993")
+    return Verdict(
+        SCALE, saw, published, 5e-11, off <= 5e-11, "(128 + 64)^-1/2 mscale^2; rotary table 1, 1 and 1.0857263993"
+    )
 
 
 def yarn(setting: Setting) -> Verdict:
@@ -162,7 +174,12 @@ SCALE = "the softmax scale is (n + p)^-1/2 times mscale squared, and mscale_all_
 YARN = "YaRN's ramp runs over DeepSeek-V3's rope pairs 10 to 23"
 
 CHECKS = (
-    Check("3.two_terms", TWO_TERMS, two_terms), Check("3.relative", RELATIVE, relative), Check("3.norm", NORM, norm_kept),
-    Check("3.pairing", PAIRING, pairing), Check("3.no_fixed_matrix", FIXED, no_fixed_matrix),
-    Check("3.absorb_through", ABSORB, absorb_through), Check("3.scale", SCALE, scale), Check("3.yarn", YARN, yarn),
+    Check("3.two_terms", TWO_TERMS, two_terms),
+    Check("3.relative", RELATIVE, relative),
+    Check("3.norm", NORM, norm_kept),
+    Check("3.pairing", PAIRING, pairing),
+    Check("3.no_fixed_matrix", FIXED, no_fixed_matrix),
+    Check("3.absorb_through", ABSORB, absorb_through),
+    Check("3.scale", SCALE, scale),
+    Check("3.yarn", YARN, yarn),
 )

@@ -4,13 +4,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from .. import exact
 from ..arrays import Array, Backend, fresh, to_numpy
-from ..attention import (Attended, Projected, attend, scores_absorb, scores_naive, values_absorb, values_naive,
-                         visible_keys)
+from ..attention import (
+    Attended,
+    Projected,
+    attend,
+    scores_absorb,
+    scores_naive,
+    values_absorb,
+    values_naive,
+    visible_keys,
+)
 from ..bounds import compare
 from ..config import MLAConfig
 from ..memory import peak_bytes
@@ -37,7 +46,7 @@ class Heads:
 
 
 def head_arrays(config: MLAConfig, backend: Backend, tokens: int, cached: int, seed: int) -> Heads:
-    """Standard normal queries and latents, up-projections of variance near 1/r; rope parts at positions around `START`."""
+    """Standard normal queries and latents, up-projections of variance near 1/r; rope parts from position `START`."""
     draw, h, r = fresh(seed), config.num_attention_heads, config.kv_lora_rank
     q_nope, q_rope = draw(1, h, tokens, config.qk_nope_head_dim), draw(1, h, tokens, config.qk_rope_head_dim)
     c_kv, k_rope = draw(1, cached, r), draw(1, cached, config.qk_rope_head_dim)
@@ -50,7 +59,9 @@ def head_arrays(config: MLAConfig, backend: Backend, tokens: int, cached: int, s
 
 
 def run(heads: Heads, config: MLAConfig, mode: str, recipe) -> Attended:
-    return attend(heads.q, heads.q.c_kv, heads.q.k_rope, *heads.split(recipe, config), config, heads.visible, mode, recipe)
+    return attend(
+        heads.q, heads.q.c_kv, heads.q.k_rope, *heads.split(recipe, config), config, heads.visible, mode, recipe
+    )
 
 
 @lru_cache(maxsize=2)
@@ -59,7 +70,11 @@ def oracle(config: MLAConfig, backend: Backend) -> tuple[Heads, Attended, Attend
     heads = head_arrays(config, backend, TOKENS, CACHED, 40)
     spheres = Heads(Projected(*balls(backend, heads.q.q_nope, heads.q.q_rope, heads.q.c_kv, heads.q.k_rope)),
                     *balls(backend, heads.kv_b), to_numpy(heads.visible))
-    return heads, run(heads, config, "naive", right(backend)), *(run(spheres, config, m, BALLS) for m in ("naive", "absorb"))
+    return (
+        heads,
+        run(heads, config, "naive", right(backend)),
+        *(run(spheres, config, m, BALLS) for m in ("naive", "absorb")),
+    )
 
 
 def agree(claim: str, part: str):
@@ -131,13 +146,19 @@ def memory(setting: Setting) -> Verdict:
     peak = peak_bytes(backend, lambda: run(heads, config, recipe.decode_mode, recipe))
     width = backend.xp.finfo(backend.native).bits // 8
     expanded = cached * config.num_attention_heads * min(config.qk_nope_head_dim, config.v_head_dim) * width
-    return Verdict(MEMORY, peak, f"less than {expanded}", expanded, peak < expanded,
-                   f"peak bytes of one step over {cached} cached tokens; expanded keys or values alone would be {expanded / 2**20:.1f} MiB")
+    return Verdict(
+        MEMORY,
+        peak,
+        f"less than {expanded}",
+        expanded,
+        peak < expanded,
+        f"peak bytes of a step over {cached} tokens; expanded keys or values alone: {expanded / 2**20:.1f} MiB",
+    )
 
 
 def ladder(setting: Setting) -> Verdict:
     """Distance over (unit roundoff x rms size), in each dtype. Between neighbouring dtypes a rounding error keeps this
-    quotient and a wrong formula changes it by the ratio of the unit roundoffs; the bound is half way, on a log scale."""
+    quotient and a wrong formula changes it by the ratio of the unit roundoffs; the bound is half way (log scale)."""
     rungs, worst = [], 0.0
     config = replace(setting.config, num_attention_heads=min(setting.config.num_attention_heads, 8))
     for dtype in ("float64", "float32", "bfloat16"):
@@ -146,11 +167,17 @@ def ladder(setting: Setting) -> Verdict:
         a, b = (to_numpy(x.heads).astype(np.float64)
                 for x in (run(heads, config, "naive", right(backend)), run(heads, config, "absorb", recipe)))
         rungs.append((float(np.sqrt(np.mean((a - b) ** 2)) / np.sqrt(np.mean(a**2)) / backend.unit), backend.unit))
-    for (low, fine), (high, coarse) in zip(rungs[:-1], rungs[1:], strict=True):
+    for (low, fine), (high, coarse) in pairwise(rungs):
         step = abs(math.log(max(low, 1e-300) / max(high, 1e-300))) / (0.5 * math.log(coarse / fine))
         worst = max(worst, step)
-    return Verdict(LADDER, worst, 0.0, 1.0, worst <= 1,
-                   "distance / (unit roundoff x rms): " + ", ".join(f"{c:.1f}" for c, _ in rungs) + " from float64 to bfloat16")
+    return Verdict(
+        LADDER,
+        worst,
+        0.0,
+        1.0,
+        worst <= 1,
+        "distance / (unit roundoff x rms): " + ", ".join(f"{c:.1f}" for c, _ in rungs) + " from float64 to bfloat16",
+    )
 
 
 LOGITS = "absorbed logits equal the naive ones"

@@ -31,7 +31,9 @@ def layer(config: MLAConfig, backend: Backend, tokens: int, batch: int, seed: in
     make = ball if backend.dtype == "float64" else light_ball
     sphere = make(hidden, Rounding.of(backend))
     radius = full_recompute(sphere, ball_weights(state, config, backend, make), config, recipe=BALLS)
-    radius = Ball(radius.value, radius.rounding, radius.worst * 1.01, radius.spread * 1.01)  # float32 radii: to a percent
+    radius = Ball(
+        radius.value, radius.rounding, radius.worst * 1.01, radius.spread * 1.01
+    )  # float32 radii: to a percent
     return state, hidden, full, radius
 
 
@@ -39,7 +41,7 @@ def in_pieces(
     hidden: Array, state: dict, config: MLAConfig, backend: Backend, pieces: Sequence[int], recipe: Recipe,
     modes: Sequence[str | None] = (None,),
 ) -> tuple[Array, list[LatentCache]]:
-    """Outputs of feeding ``hidden`` in ``pieces`` through a cache whose unused slots hold NaN, and the caches between."""
+    """Outputs of ``hidden`` fed in ``pieces`` through a cache whose unused slots hold NaN, and the caches between."""
     weights, at, outputs = MLAWeights.from_hugging_face(state, config, recipe), 0, []
     cache = LatentCache.allocate(config, hidden.shape[0], hidden.shape[1] + 3, backend, fill=NAN)
     caches = [cache]
@@ -73,7 +75,9 @@ def grows(setting: Setting) -> Verdict:
     used = [int(np.sum(~np.isnan(to_numpy(caches[-1].rows)[0, :, 0]))), *(c.lengths[0] for c in caches)]
     width = setting.recipe.elements(SMALL)
     stored = caches[-1].rows.shape[2]
-    return exactly(GROWS, (used, width), ([12, 0, 8, 9, 10, 11, 12], stored), "rows written, length after each call; row width")
+    return exactly(
+        GROWS, (used, width), ([12, 0, 8, 9, 10, 11, 12], stored), "rows written, length after each call; row width"
+    )
 
 
 def every_split(setting: Setting) -> Verdict:
@@ -96,8 +100,12 @@ def ragged(setting: Setting) -> Verdict:
     weights = MLAWeights.from_hugging_face(state, config, recipe)
     cache, done, distances = LatentCache.allocate(config, 3, 9, backend, fill=NAN), [0, 0, 0], []
     for new in counts:
-        padded = backend.xp.stack([
-            backend.xp.concat([hidden[i, done[i] : done[i] + n, :], hidden[i, : 5 - n, :]], axis=0) for i, n in enumerate(new)])
+        padded = backend.xp.stack(
+            [
+                backend.xp.concat([hidden[i, done[i] : done[i] + n, :], hidden[i, : 5 - n, :]], axis=0)
+                for i, n in enumerate(new)
+            ]
+        )
         out, cache = forward(padded, weights, config, cache, counts=new, recipe=recipe)
         for i, n in enumerate(new):
             at = slice(done[i], done[i] + n)

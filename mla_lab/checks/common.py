@@ -43,7 +43,9 @@ def ball_weights(
 
 def judge(claim: str, distance: Distance, note: str = "") -> Verdict:
     """A verdict on a distance; what was seen is its largest element."""
-    return Verdict(claim, distance.largest, 0.0, distance.bound, distance.ok, "; ".join(filter(None, (note, distance.note))))
+    return Verdict(
+        claim, distance.largest, 0.0, distance.bound, distance.ok, "; ".join(filter(None, (note, distance.note)))
+    )
 
 
 def worst_of(distances: list[Distance]) -> Distance:
