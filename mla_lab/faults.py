@@ -15,7 +15,7 @@ from array_api_compat import array_namespace, device
 from .arrays import Array, wide
 from .config import MLAConfig
 from .miscounts import MISCOUNTS
-from .recipe import Recipe, keep, rms_norm, split_per_head
+from .recipe import Recipe, keep, rms_norm
 from .rope import HALF_SPLIT, frequencies, mscale, rotate, softmax_scale
 
 
