@@ -195,6 +195,11 @@ def heat(matrix: Array, title: str, rows: str | Sequence[str], columns: str | Se
     return finish(figure, f"{title}: a table of {m.shape[0]} x {m.shape[1]} cells.", lines)
 
 
+def main() -> int:
+    """``python -m mla_lab.plots FOLDER``: write the README's figures."""
+    from .figures import main as write  # which draws with the functions above
+    return write()
+
+
 if __name__ == "__main__":
-    from .figures import main
     raise SystemExit(main())
