@@ -28,13 +28,14 @@ test: lint test-unit test-notebooks-numpy test-notebooks-torch  ## everything th
 test-unit: .venv/.test  ## the tests of tests/
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile tests
 
-# The stored outputs are the same on both backends, so one set of them holds both to the same numbers.
+# The stored outputs are the same on both backends and for any number of threads, so one set of them holds all to the
+# same numbers.
 # pytest fails where it collects nothing, so an empty folder is not green.
 test-notebooks-numpy: .venv/.test  ## every stored output of the notebooks, computed again on NumPy
-	@MLA_LAB_BACKEND=numpy $(PY) -m pytest $(NBVAL) notebooks
+	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=2 $(PY) -m pytest $(NBVAL) notebooks
 
 test-notebooks-torch: .venv/.test  ## the same on torch
-	@MLA_LAB_BACKEND=torch $(PY) -m pytest $(NBVAL) notebooks
+	@MLA_LAB_BACKEND=torch OMP_NUM_THREADS=1 $(PY) -m pytest $(NBVAL) notebooks
 
 lint: .venv/.test  ## ruff
 	@$(PY) -m ruff check --quiet --output-format concise .
