@@ -48,19 +48,35 @@ def project(
     The rope key is one head, not normed; the latent is normed before anything else sees it.
     """
     store, eps = recipe.store, config.rms_norm_eps
+    q_latent_scale, latent_scale = recipe.latent_scales(config)
     c_q = hidden
     if weights.w_dq is not None:
-        c_q = store(recipe.norm_query(store(hidden @ weights.w_dq.mT), weights.norm_q, eps))  # [b, t, q]
+        c_q = recipe.norm_query(store(linear(hidden, weights.w_dq, weights.b_dq)), weights.norm_q, eps)
+        c_q = store(times(c_q, q_latent_scale))  # [b, t, q]
     q_nope = store(per_head(c_q, weights.w_uq))  # [b, h, t, n]
     q_rope = store(per_head(c_q, weights.w_qr))  # [b, h, t, p]
-    c_kv = store(recipe.norm_latent(store(hidden @ weights.w_dkv.mT), weights.norm_kv, eps))  # [b, t, r]
-    k_rope = store(hidden @ weights.w_kr.mT)  # [b, t, p]
+    c_kv = recipe.norm_latent(store(linear(hidden, weights.w_dkv, weights.b_dkv)), weights.norm_kv, eps)
+    c_kv = store(times(c_kv, latent_scale))  # [b, t, r]
+    k_rope = store(linear(hidden, weights.w_kr, weights.b_kr))  # [b, t, p]
     radians, scale = recipe.frequencies(config), recipe.table_scale(config)
     pairing = recipe.pairing(config)
     key_pairing = (recipe.key_pairing or recipe.pairing)(config)
     q_rope = store(rotate(q_rope, recipe.query_position(positions)[:, None, :], radians, pairing, scale))
     k_rope = store(rotate(k_rope, recipe.key_position(positions), radians, key_pairing, scale))
-    return Projected(q_nope, q_rope, c_kv, k_rope)
+    by_position = recipe.query_scale(config, positions)  # 1, or [b, t]
+    if not isinstance(by_position, float):
+        by_position = narrow(by_position[:, None, :, None], wide(hidden))
+    return Projected(store(times(q_nope, by_position)), store(times(q_rope, by_position)), c_kv, k_rope)
+
+
+def linear(x: Array, w: Array, b: Array | None = None) -> Array:
+    """``x @ w.mT``, plus the bias ``b`` if there is one."""
+    return x @ w.mT if b is None else x @ w.mT + b
+
+
+def times(x: Array, factor: Array | float) -> Array:
+    """``x`` times a factor that is 1 in most models, where it must not cost a rounding."""
+    return x if isinstance(factor, float) and factor == 1 else narrow(wide(x) * factor, x)
 
 
 def per_head(x: Array, w: Array) -> Array:
@@ -75,6 +91,14 @@ def merge_heads(heads: Array) -> Array:
     """``[b, h, t, v]`` to ``[b, t, h v]``."""
     xp, (b, h, t, v) = array_namespace(heads), heads.shape
     return xp.reshape(xp.permute_dims(heads, (0, 2, 1, 3)), (b, t, h * v))
+
+
+def project_out(heads: Array, hidden: Array, weights: MLAWeights, recipe: Recipe = RIGHT) -> Array:
+    """Heads ``[b, h, t, v]``, gated by the layer's input if the model does so, to its output ``[b, t, d]``."""
+    if weights.w_gate is not None:
+        gate = recipe.gate(wide(recipe.store(per_head(hidden, weights.w_gate))))  # [b, h, t, 1 or v]
+        heads = recipe.store(times(heads, gate))
+    return recipe.store(linear(merge_heads(heads), weights.w_o, weights.b_o))
 
 
 def on_shared_keys(x: Array, shared: Array) -> Array:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from array_api_compat import array_namespace, device
 
 from .arrays import Array, expect_shape, same_kind
-from .attention import Attended, Projected, attend, merge_heads, project, visible_keys
+from .attention import Attended, Projected, attend, project, project_out, visible_keys
 from .cache import LatentCache, check_counts
 from .config import MLAConfig
 from .errors import InputError
@@ -63,7 +63,7 @@ def attend_new(
     visible = visible_keys(starts, cache.lengths, t, s, hidden, recipe)
     c_kv, k_rope = rows[..., : cache.latent], rows[..., cache.latent :]
     done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode or recipe.decode_mode, recipe)
-    return recipe.store(merge_heads(done.heads) @ weights.w_o.mT), done, cache
+    return project_out(done.heads, hidden, weights, recipe), done, cache
 
 
 def full_recompute(
@@ -74,7 +74,7 @@ def full_recompute(
     q = project(hidden, weights, config, positions_from((0,) * b, t, hidden), recipe)
     visible = visible_keys((0,) * b, (t,) * b, t, t, hidden, recipe)
     done = attend(q, q.c_kv, q.k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
-    return recipe.store(merge_heads(done.heads) @ weights.w_o.mT)
+    return project_out(done.heads, hidden, weights, recipe)
 
 
 def attend_in_chunks(

@@ -5,6 +5,7 @@ cached, chunked) reads them from one `Recipe`, so that no path can follow a conv
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from array_api_compat import array_namespace
 
 from .arrays import Array, narrow, wide
 from .config import MLAConfig
-from .rope import Pairing, frequencies, pairing_of, softmax_scale, table_scale
+from .rope import Pairing, frequencies, pairing_of, query_scale, softmax_scale, table_scale
 
 
 def keep(x: Any, *_: Any) -> Any:
@@ -31,6 +32,23 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     xp, w = array_namespace(x), wide(x)
     mean_square = xp.sum(w * w, axis=-1, keepdims=True) * (1 / x.shape[-1])
     return narrow(w / xp.sqrt(mean_square + eps) * wide(weight), x)
+
+
+def latent_scales(config: MLAConfig) -> tuple[float, float]:
+    """What the normed latents of query and key are multiplied by: 1, but sqrt(d/q) and sqrt(d/r) in LongCat-Flash.
+
+    The key's is part of what is cached.
+    """
+    return (math.sqrt(config.hidden_size / config.q_lora_rank) if config.mla_scale_q_lora else 1.0,
+            math.sqrt(config.hidden_size / config.kv_lora_rank) if config.mla_scale_kv_lora else 1.0)
+
+
+def sigmoid(x: Array) -> Array:
+    """``1 / (1 + exp(-x))``: the softmax of x and 0, shifted by the larger one so that nothing overflows."""
+    xp = array_namespace(x)
+    top = xp.max(xp.stack([x, x * 0], axis=-1), axis=-1)
+    share = xp.exp(x - top)
+    return share / (share + xp.exp(-top))
 
 
 def split_per_head(kv_b: Array, config: MLAConfig) -> tuple[Array, Array]:
@@ -108,6 +126,8 @@ class Recipe:
     query_position: Callable[[Any], Any] = keep
     key_position: Callable[[Any], Any] = keep
     scale: Callable[[MLAConfig], float] = softmax_scale
+    query_scale: Callable[[MLAConfig, Array], Array | float] = query_scale
+    latent_scales: Callable[[MLAConfig], tuple[float, float]] = latent_scales
     split_kv_b: Callable[[Array, MLAConfig], tuple[Array, Array]] = split_per_head
     norm_query: Callable[[Array, Array, float], Array] = rms_norm
     norm_latent: Callable[[Array, Array, float], Array] = rms_norm
@@ -116,6 +136,7 @@ class Recipe:
     unused: Callable[[Array, Array], Array] = zero_unused
     probabilities: Callable[[Array], Array] = wide  # dtype of the softmax
     expanded_keys: Callable[[Array], Array] = keep  # what is done to the keys rebuilt from the latent
+    gate: Callable[[Array], Array] = sigmoid
     merge: Callable[[list[tuple[Array, Array]]], tuple[Array, Array]] = merge_by_lse
     truncate: Callable[[Array, Array, int], Array] = truncated_by_svd
     rank_tolerance: Callable[[Array, int, int, float], float] = radius_of_rounding

@@ -55,9 +55,11 @@ def frequencies(config: MLAConfig) -> np.ndarray:
 
     YaRN (arXiv 2309.00071, section 3.2) keeps frequencies that turn more than ``beta_fast`` times in the original
     context, divides by ``factor`` those that turn less than ``beta_slow`` times, and blends linearly in between. The
-    corners are rounded outwards, as DeepSeek does.
+    corners are rounded outwards, as DeepSeek does. Channels that turn by nothing are not rotated (``mla_use_nope``).
     """
     p, base, yarn = config.qk_rope_head_dim, config.rope_theta, config.rope_scaling
+    if config.mla_use_nope:
+        return np.zeros(p // 2)
     plain = base ** (-np.arange(0, p, 2) / p)
     if yarn is None or yarn.factor <= 1:
         return plain
@@ -102,7 +104,20 @@ def softmax_scale(config: MLAConfig, max_seq_len: int | None = None) -> float:
 def table_scale(config: MLAConfig) -> float:
     """What cos and sin are multiplied by: mscale over mscale_all_dim, 1 in every released DeepSeek model."""
     yarn = config.rope_scaling
-    return 1.0 if yarn is None else mscale(yarn.factor, yarn.mscale) / mscale(yarn.factor, yarn.mscale_all_dim)
+    if yarn is None or yarn.attention_factor is not None:
+        return 1.0 if yarn is None else yarn.attention_factor
+    return mscale(yarn.factor, yarn.mscale) / mscale(yarn.factor, yarn.mscale_all_dim)
+
+
+def query_scale(config: MLAConfig, positions: Array) -> Array | float:
+    """What a query is multiplied by for its position: 1, but ``1 + beta ln(1 + floor(position / original))`` in
+    Mistral 4 (as in Llama 4), which sharpens the softmax step by step beyond the original context."""
+    yarn = config.rope_scaling
+    if yarn is None or not yarn.llama_4_scaling_beta:
+        return 1.0
+    xp = array_namespace(positions)
+    contexts = xp.astype(positions // yarn.original_max_position_embeddings, xp.float64)
+    return 1 + yarn.llama_4_scaling_beta * xp.log(1 + contexts)
 
 
 def rotate(

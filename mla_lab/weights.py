@@ -34,6 +34,13 @@ NAMES = (
     Name(("w_uk", "w_uv"), "kv_b_proj.weight", "wkv_b.weight", "[h(n+v), r]"),
     Name(("w_o",), "o_proj.weight", "wo.weight", "[d, h v]"),
 )
+# Only where the configuration asks for them, by ``attention_bias`` and ``output_gate``.
+OPTIONAL = (
+    Name(("b_dq",), "q_a_proj.bias", "wq_a.bias", "[q]"),
+    Name(("b_dkv", "b_kr"), "kv_a_proj_with_mqa.bias", "wkv_a.bias", "[r+p]"),
+    Name(("b_o",), "o_proj.bias", "wo.bias", "[d]"),
+    Name(("w_gate",), "g_proj.weight", "", "[h, d] or [h v, d]"),
+)
 
 
 def shapes(config: MLAConfig) -> dict[str, tuple[int, ...]]:
@@ -41,12 +48,18 @@ def shapes(config: MLAConfig) -> dict[str, tuple[int, ...]]:
     h, d, r, q = config.num_attention_heads, config.hidden_size, config.kv_lora_rank, config.q_lora_rank
     query = {"q_proj.weight": (h * config.qk_head_dim, d)} if q is None else {
         "q_a_proj.weight": (q, d), "q_a_layernorm.weight": (q,), "q_b_proj.weight": (h * config.qk_head_dim, q)}
+    extra = {}
+    if config.attention_bias:
+        extra = {"kv_a_proj_with_mqa.bias": (config.cached_width,), "o_proj.bias": (d,)}
+        extra |= {} if q is None else {"q_a_proj.bias": (q,)}
+    if config.output_gate is not None:
+        extra["g_proj.weight"] = (h * (config.v_head_dim if config.output_gate == "value" else 1), d)
     return query | {
         "kv_a_proj_with_mqa.weight": (config.cached_width, d),
         "kv_a_layernorm.weight": (r,),
         "kv_b_proj.weight": (h * (config.qk_nope_head_dim + config.v_head_dim), r),
         "o_proj.weight": (d, h * config.v_head_dim),
-    }
+    } | extra
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,11 @@ class MLAWeights:
     w_o: Array  # [d, h v]
     w_dq: Array | None = None  # [q, d]
     norm_q: Array | None = None  # [q]
+    b_dq: Array | None = None  # [q]
+    b_dkv: Array | None = None  # [r]
+    b_kr: Array | None = None  # [p]
+    b_o: Array | None = None  # [d]
+    w_gate: Array | None = None  # [h, 1, d] or [h, v, d]
 
     @classmethod
     def from_hugging_face(cls, state: Mapping[str, Array], config: MLAConfig, recipe: Recipe = RIGHT) -> MLAWeights:
@@ -81,12 +99,18 @@ class MLAWeights:
             if name not in state:
                 raise InputError(f"weight {name!r} is missing; it should have shape {shape}.")
             expect_shape(name, state[name], shape, "this configuration")
+        for name in {n.hugging_face for n in OPTIONAL} & set(state) - set(shapes(config)):
+            field = "attention_bias" if name.endswith("bias") else "output_gate"
+            raise InputError(f"weight {name!r} is there, but {field} is {getattr(config, field)}: it would be ignored.")
         same_kind(**{name.removesuffix(".weight"): state[name] for name in shapes(config)})
         xp = array_namespace(state["o_proj.weight"])
         n, r = config.qk_nope_head_dim, config.kv_lora_rank
         query = state["q_proj.weight" if config.q_lora_rank is None else "q_b_proj.weight"]
         query = xp.reshape(query, (config.num_attention_heads, config.qk_head_dim, query.shape[-1]))
-        down = state["kv_a_proj_with_mqa.weight"]
+        down, b_down = state["kv_a_proj_with_mqa.weight"], state.get("kv_a_proj_with_mqa.bias")
+        gate = state.get("g_proj.weight")
+        if gate is not None:
+            gate = xp.reshape(gate, (config.num_attention_heads, -1, config.hidden_size))
         w_uk, w_uv = recipe.split_kv_b(state["kv_b_proj.weight"], config)
         return cls(
             query[:, :n, :],
@@ -99,6 +123,11 @@ class MLAWeights:
             state["o_proj.weight"],
             state.get("q_a_proj.weight"),
             state.get("q_a_layernorm.weight"),
+            state.get("q_a_proj.bias"),
+            None if b_down is None else b_down[:r],
+            None if b_down is None else b_down[r:],
+            state.get("o_proj.bias"),
+            gate,
         )
 
 
@@ -122,6 +151,6 @@ def random_state(config: MLAConfig, backend: Backend, seed: int = 0) -> dict[str
     """
     rng, state = np.random.default_rng(seed), {}
     for name, shape in shapes(config).items():
-        norm = len(shape) == 1
+        norm = name.endswith("norm.weight")
         state[name] = backend.asarray(1 + rng.integers(-64, 64, shape) / 128 if norm else exact_noise(rng, *shape))
     return state

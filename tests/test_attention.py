@@ -17,9 +17,14 @@ from mla_lab.config import MLAConfig, Yarn
 from mla_lab.decode import attend_in_chunks, forward, full_recompute
 from mla_lab.recipe import RIGHT, merge_by_lse, zero_unused
 from mla_lab.reference import grouped_query_attention
-from mla_lab.weights import NAMES, MLAWeights, random_state, shapes
+from mla_lab.weights import NAMES, OPTIONAL, MLAWeights, random_state, shapes
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+# Where published models leave DeepSeek's layer.
+DEPARTURES = ({}, {"attention_bias": True}, {"mla_use_nope": True}, {"mla_scale_kv_lora": True},
+              {"output_gate": "head"}, {"output_gate": "value", "attention_bias": True})
 
 
 @st.composite
@@ -28,7 +33,7 @@ def configs(draw):
     return MLAConfig(
         hidden_size=draw(st.integers(2, 12)), num_attention_heads=draw(size), q_lora_rank=draw(st.none() | size),
         kv_lora_rank=draw(size), qk_nope_head_dim=draw(size), qk_rope_head_dim=2 * draw(st.integers(1, 5)),
-        v_head_dim=draw(size), rope_interleave=draw(st.booleans()),
+        v_head_dim=draw(size), rope_interleave=draw(st.booleans()), **draw(st.sampled_from(DEPARTURES)),
         rope_scaling=draw(st.none() | st.builds(Yarn, factor=st.sampled_from([1, 4.0, 40]))))
 
 
@@ -238,12 +243,15 @@ def test_name_table_matches_the_shapes_and_the_published_sizes():
         "o_proj.weight": (7168, 16384)}
     assert shapes(lite)["q_proj.weight"] == (3072, 2048) and shapes(lite)["kv_b_proj.weight"] == (4096, 512)
     assert {n.hugging_face for n in NAMES} == set(shapes(v3)) | set(shapes(lite))
-    for name in NAMES:  # the symbolic shape of each row, evaluated, is the shape in `shapes`
+    full = replace(v3, attention_bias=True, output_gate="head")
+    assert {n.hugging_face for n in NAMES + OPTIONAL} == set(shapes(full)) | set(shapes(lite))
+    for name in NAMES + OPTIONAL:  # the symbolic shape of each row, evaluated, is the shape in `shapes`
         values = {"h": 128, "n": 128, "p": 64, "v": 128, "r": 512, "q": 1536, "d": 7168}
-        config, want = (v3, values) if name.hugging_face in shapes(v3) else (lite, values | {"h": 16, "d": 2048})
-        text = name.shape.strip("[]").replace("h(", "h*(").replace("h v", "h*v")
+        config, want = (full, values) if name.hugging_face in shapes(full) else (lite, values | {"h": 16, "d": 2048})
+        text = name.shape.partition(" or ")[0].strip("[]").replace("h(", "h*(").replace("h v", "h*v")
         assert tuple(eval(part, {}, want) for part in text.split(",")) == shapes(config)[name.hugging_face]
-    symbols = {s for n in NAMES for s in n.symbols}
+    assert shapes(replace(full, output_gate="value"))["g_proj.weight"] == (128 * 128, 7168)
+    symbols = {s for n in NAMES + OPTIONAL for s in n.symbols}
     assert symbols - {"w_q"} == {f for f in MLAWeights.__dataclass_fields__}
 
 

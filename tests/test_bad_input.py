@@ -1,5 +1,6 @@
 """Bad input gets one sentence that names the field, the value and what would be right."""
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,15 +45,25 @@ def test_dimensions(field, value):
 @pytest.mark.parametrize("field, value, word", [
     ("qk_rope_head_dim", 7, "even"), ("q_lora_rank", 0, "q_lora_rank"), ("rope_theta", 1.0, "above 1"),
     ("rope_theta", math.nan, "finite"), ("rms_norm_eps", -1e-6, "rms_norm_eps"), ("rms_norm_eps", math.inf, "finite"),
+    ("output_gate", "neuron", "'head'"), ("mla_scale_q_lora", True, "q_lora_rank"),
 ])
 def test_other_fields(field, value, word):
     with pytest.raises(InputError) as error:
         MLAConfig(**GOOD | {field: value})
-    says(error, field, value, word)
+    says(error, field, *([value] if value is not True else []), word)
+
+
+def test_rope_channels_may_only_be_missing_where_nothing_is_rotated():
+    assert MLAConfig(**GOOD | {"qk_rope_head_dim": 0, "mla_use_nope": True}).cached_width == 3
+    for value in (-2, 5):
+        with pytest.raises(InputError) as error:
+            MLAConfig(**GOOD | {"qk_rope_head_dim": value, "mla_use_nope": True})
+        says(error, "qk_rope_head_dim", value)
 
 
 @pytest.mark.parametrize("field, value", [("factor", 0), ("factor", "40"), ("original_max_position_embeddings", -1),
-                                          ("beta_fast", math.nan), ("mscale", -1.0)])
+                                          ("beta_fast", math.nan), ("mscale", -1.0), ("attention_factor", 0),
+                                          ("llama_4_scaling_beta", -0.1)])
 def test_yarn(field, value):
     with pytest.raises(InputError) as error:
         Yarn(**{"factor": 40} | {field: value})
@@ -109,6 +120,19 @@ def test_missing_weights_and_mixed_dtypes(layer):
     with pytest.raises(InputError) as error:
         MLAWeights.from_hugging_face(state | {"o_proj.weight": state["o_proj.weight"].astype(np.float32)}, SMALL)
     says(error, "o_proj is numpy float32", "float64")
+
+
+def test_weights_that_the_configuration_would_ignore(layer):
+    backend, state, _ = layer
+    for extra, shape, field in (("o_proj.bias", (40,), "attention_bias is False"),
+                                ("g_proj.weight", (3, 40), "output_gate is None")):
+        with pytest.raises(InputError) as error:
+            MLAWeights.from_hugging_face(state | {extra: np.zeros(shape)}, SMALL)
+        says(error, extra, field)
+    biased = replace(SMALL, attention_bias=True)
+    with pytest.raises(InputError) as error:
+        MLAWeights.from_hugging_face(state, biased)
+    says(error, "bias", "missing")
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 39), (5, 40), (1, 0, 40), (0, 3, 40)])
