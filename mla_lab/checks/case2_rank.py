@@ -98,12 +98,12 @@ def exact_rank(setting: Setting) -> Verdict:
 def rotated(setting: Setting) -> Verdict:
     backend, recipe = setting.backend, under_test(setting)
     k, _, radii = rebuilt(setting, ARTICLE, TOKENS, 27)
-    turned = rotate(
-        k, recipe.key_position(backend.xp.arange(TOKENS)), np.array([1e4 ** (-i / 256) for i in range(256)])
-    )
-    rounding = radii["likely"] + rounding_radius(turned) * 2
-    seen = int(np.sum(singular_values(turned) > rounding))
-    return Verdict(ROTATED, seen, min(TOKENS, 512), None, seen > ARTICLE.kv_lora_rank + ARTICLE.qk_rope_head_dim,
+    turned = rotate(k, recipe.key_position(backend.xp.arange(TOKENS)), 1e4 ** (-np.arange(256) / 256))
+    values = to_numpy(recipe.store(turned)).astype(np.float64)
+    rounding = radii["likely"] + 2 * backend.unit * float(np.linalg.norm(values)) + rounding_radius(values)
+    seen = int(np.sum(singular_values(values) > rounding))
+    least = ARTICLE.cached_width
+    return Verdict(ROTATED, seen, f"more than {least}", float(least), seen > least,
                    f"{TOKENS} tokens; without the rotation the rank is {ARTICLE.kv_lora_rank}")
 
 
