@@ -60,7 +60,8 @@ def two_terms(setting: Setting) -> Verdict:
 
 
 def relative(setting: Setting) -> Verdict:
-    backend, recipe, config = setting.backend, under_test(setting), setting.config
+    # A claim on RoPE: a model that never rotates its shared key channels lends their number.
+    backend, recipe, config = setting.backend, under_test(setting), replace(setting.config, mla_use_nope=False)
     q, k = rope_inputs(setting, config.qk_rope_head_dim, 6, 31)
     at = backend.xp.arange(6)
     here, spheres, distances = rope_scores(q, k, at, at, config, recipe), balls(backend, q, k), []
@@ -73,7 +74,9 @@ def relative(setting: Setting) -> Verdict:
 
 
 def norm_kept(setting: Setting) -> Verdict:
-    backend, recipe, config = setting.backend, under_test(setting), setting.config
+    # V3's YaRN, whose table is plain cosines and sines. Without YaRN a table scaled by mscale could not be told apart.
+    backend, recipe = setting.backend, under_test(setting)
+    config = replace(setting.config, mla_use_nope=False, rope_scaling=V3.rope_scaling)
     x, at = backend.asarray(fresh(32)(9, config.qk_rope_head_dim)), backend.xp.arange(9) * 411 + 1
 
     def square(x, at, recipe):
