@@ -117,6 +117,12 @@ CACHE_DTYPES = {d.name: d for d in (
 )}
 
 
+# What the indexer of DeepSeek's sparse attention caches besides: one key for all its heads, in every layer that has an
+# indexer of its own. DeepSeek, vLLM and SGLang store it in fp8 with an fp32 scale per 128 values (132 B) whatever the
+# latent is stored in; transformers keeps 16 bit (256 B).
+INDEX_KEYS = {"fp8": lambda n: n + 4 * _blocks(n, 128), "bf16": lambda n: 2 * n}
+
+
 def row_bytes(dtype: str, n: int, rope: int | None = None) -> Exact:
     """Bytes of ``n`` elements, a token in a layer, in ``dtype``; ``rope`` of them are an MLA row's rope key."""
     if dtype not in CACHE_DTYPES:
@@ -138,12 +144,32 @@ def cached_layers(model: Model, mtp: bool = False) -> int:
     return model.cache_layers + (model.num_nextn_predict_layers if mtp else 0)
 
 
+def index_bytes(model: Model, index_keys: str = "fp8", mtp: bool = False) -> int:
+    """Bytes that one token's index keys occupy in all layers that have an indexer, in the format ``index_keys``.
+
+    A multi-token-prediction layer of such a model has an indexer too, whether or not the main layers share theirs.
+    """
+    if index_keys not in INDEX_KEYS:
+        raise unknown("format of index keys", index_keys, INDEX_KEYS)
+    if not model.index_layers:
+        raise InputError(f"{model.name} is not known to cache index keys.")
+    layers = model.index_layers + cached_layers(model, mtp) - model.cache_layers
+    return layers * INDEX_KEYS[index_keys](model.index_head_dim)
+
+
 def bytes_per_token(model: Model, dtype: str = "bf16", layers: int | None = None, *, mtp: bool = False,
-                    count: Callable[[MLAConfig], int] = mla_elements) -> Exact:
-    """Bytes that one token occupies in the caches of all layers (or of ``layers`` of them), exactly."""
-    layers = cached_layers(model, mtp) if layers is None else positive_int("layers", layers)
+                    index_keys: str | None = None, count: Callable[[MLAConfig], int] = mla_elements) -> Exact:
+    """Bytes that one token occupies in the caches of all layers (or of ``layers`` of them), exactly.
+
+    Index keys are counted if ``index_keys`` names their format, one of `INDEX_KEYS`.
+    """
     rope = model.mla.qk_rope_head_dim if model.mla else None
-    return layers * row_bytes(dtype, elements(model, count), rope)
+    row = row_bytes(dtype, elements(model, count), rope)
+    if layers is not None:
+        if mtp or index_keys:
+            raise InputError("layers says how many rows are counted; mtp and index_keys go without it.")
+        return positive_int("layers", layers) * row
+    return cached_layers(model, mtp) * row + (index_bytes(model, index_keys, mtp) if index_keys else 0)
 
 
 def cache_bytes(model: Model, tokens: int, batch: int = 1, dtype: str = "bf16", **how) -> int:
