@@ -10,6 +10,14 @@ from .config import MLAConfig, Yarn
 from .errors import InputError, unknown
 from .footprint import elements
 
+SOURCE_KINDS = {
+    "checkpoint_config_copy": "config copy",  # of the released config.json
+    "reference_code_config": "reference code",  # a configuration inside somebody's code
+    "class_default": "class default",  # what a class assumes; the released config.json may differ
+    "test_config": "test config",  # what somebody's test assumes
+    "config_file": "config file",  # read here and now by `mla_lab.read_config`
+}
+
 
 @dataclass(frozen=True)
 class Model:
@@ -28,8 +36,17 @@ class Model:
     num_nextn_predict_layers : int or None
         Multi-token-prediction layers, cached only while they run.
     source, source_kind : str
-        Repository and file; ``checkpoint_config_copy`` (a copy of the released config.json) or
-        ``reference_code_config`` (a configuration inside somebody's code).
+        Repository and file; one of `SOURCE_KINDS`.
+    index_head_dim, index_layers : int or None
+        Width of the key that the indexer of DeepSeek's sparse attention (DSA) caches, and how many of the main layers
+        have an indexer of their own.
+    weight_block_size : (int, int) or None
+        Rows and columns of a weight that share a scale.
+    quantization : str
+        How the weights are stored, in a word or two.
+    unsupported : str
+        What its layer has that the mathematics here lacks, as the second half of a sentence; such a model is counted
+        but not verified.
     """
 
     name: str
@@ -45,6 +62,11 @@ class Model:
     num_nextn_predict_layers: int | None = None
     notes: str = ""
     aliases: tuple[str, ...] = ()
+    index_head_dim: int | None = None
+    index_layers: int | None = None
+    weight_block_size: tuple[int, int] | None = None
+    quantization: str = ""
+    unsupported: str = ""
 
     @property
     def elements_per_token_per_layer(self) -> int:
@@ -61,11 +83,20 @@ def _model(row: dict) -> Model:
     return Model(**row)
 
 
+def _data(file: str) -> list | dict:
+    return json.loads((Path(__file__).parent / "data" / file).read_text(encoding="utf-8"))
+
+
 @cache
 def models() -> tuple[Model, ...]:
     """Every model of ``data/models.json``, in its order."""
-    text = (Path(__file__).parent / "data" / "models.json").read_text(encoding="utf-8")
-    return tuple(map(_model, json.loads(text)))
+    return tuple(map(_model, _data("models.json")))
+
+
+@cache
+def refused() -> dict[str, str]:
+    """Models that are known by name and not counted, each with the reason."""
+    return _data("refused.json")
 
 
 def get_model(name: str) -> Model:
@@ -74,13 +105,28 @@ def get_model(name: str) -> Model:
     for model in models():
         if wanted in {n.lower() for n in (model.name, *model.aliases)}:
             return model
+    for known, why in refused().items():
+        if wanted == known.lower():
+            raise InputError(f"{known} is not counted here: {why}.")
     raise unknown("model", name, [m.name for m in models()])
 
 
 def get_mla(name: str) -> Model:
-    """`get_model`, refusing a model without MLA."""
+    """`get_model`, refusing a model whose layer cannot be verified."""
     model = get_model(name)
     if model.mla is None:
         mla = ", ".join(m.name for m in models() if m.mla)
         raise InputError(f"{model.name} uses {model.attention.upper()}, not MLA; models with MLA: {mla}.")
+    return verifiable(model)
+
+
+def verifiable(model: Model) -> Model:
+    """``model``, or an `InputError` that says why its layer cannot be verified."""
+    if model.mla is None:
+        raise InputError(f"{model.name} is not MLA: no kv_lora_rank; `footprint` counts its {model.attention.upper()}.")
+    lacking = model.unsupported
+    if model.mla.qk_rope_head_dim == 0:
+        lacking = "qk_rope_head_dim is 0, and many of the claims are about a rope key"
+    if lacking:
+        raise InputError(f"{model.name} can be counted but not verified: {lacking}.")
     return model
