@@ -48,11 +48,14 @@ def number(value: int | Fraction) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{float(value):,.2f}"
 
 
+TEXT = ("besides", "kind", "source")  # headings of columns that hold text
+
+
 def print_table(heading: list[str], lines: list[list[str]], left: int) -> None:
-    """Columns as wide as their content, the first ``left`` and the text of the last one flush left."""
+    """Columns as wide as their content, the first ``left`` and those of `TEXT` flush left."""
     widths = [max(map(len, column)) for column in zip(heading, *lines, strict=True)]
     for line in (heading, *lines):
-        cells = (cell.ljust(w) if i < left or heading[i] == "source" else cell.rjust(w)
+        cells = (cell.ljust(w) if i < left or heading[i] in TEXT else cell.rjust(w)
                  for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
         print("  ".join(cells).rstrip())
 
