@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from .report import brief, columns, json_target, listed, plain, row
 from .tables import run_footprint, run_models
 
 MOST = 10**18  # tokens or requests; far beyond any cache, and every unit can still be printed
+MOST_WEIGHTS = 2**32  # in a layer; the largest published one has a twentieth of that
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,8 +80,12 @@ def run_verify(args: argparse.Namespace) -> int:
     from .arrays import get_backend
     from .suite import run, select, summary
     from .verdict import Setting
+    from .weights import shapes
 
     model = verifiable(read_config(args.config)) if args.config is not None else get_mla(args.model or "DeepSeek-V3")
+    weights = sum(map(math.prod, shapes(model.mla).values()))
+    if weights > MOST_WEIGHTS:
+        raise InputError(f"a layer of {model.name} has {weights:,} weights; verify takes at most {MOST_WEIGHTS:,}.")
     setting = Setting(get_backend(args.backend, args.dtype), model.mla, model.name)
     checks = select(args.case)
     with json_target(args.json) as target:

@@ -82,6 +82,12 @@ def test_verify_takes_the_dimensions_of_a_file(capsys, write):
     assert {r["model"] for r in json.loads(seen.out)} and "is taken" in seen.err
 
 
+def test_a_layer_beyond_any_memory_is_refused_before_it_is_made(capsys, write):
+    path = write(V3 | {"num_attention_heads": 10**9})
+    assert "70,272 B" in run(capsys, "footprint", "--config", path)
+    assert "weights; verify takes at most 4,294,967,296" in refuses(capsys, "verify", "--config", path)
+
+
 @pytest.mark.parametrize("command", ["verify", "footprint"])
 def test_a_file_that_cannot_be_read_is_one_sentence(capsys, write, tmp_path, command):
     assert "nowhere.json does not exist" in refuses(capsys, command, "--config", str(tmp_path / "nowhere.json"))
