@@ -12,7 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from .arrays import Array, narrow, wide
-from .config import MLAConfig
+from .config import MLAConfig, Yarn
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,19 @@ def half_split_order(p: int) -> list[int]:
     return [*range(0, p, 2), *range(1, p, 2)]
 
 
-def frequencies(config: MLAConfig) -> np.ndarray:
+def frequencies(config: MLAConfig, max_seq_len: int | None = None) -> np.ndarray:
     """Radians per token of each pair, ``[p/2]`` float64: theta^(-2i/p) (RoFormer eq. 15), bent by YaRN if present.
 
     YaRN (arXiv 2309.00071, section 3.2) keeps frequencies that turn more than ``beta_fast`` times in the original
     context, divides by ``factor`` those that turn less than ``beta_slow`` times, and blends linearly in between. The
     corners are rounded outwards, as DeepSeek does. Channels that turn by nothing are not rotated (``mla_use_nope``).
+    ``max_seq_len`` means what it means for `softmax_scale`.
     """
     p, base, yarn = config.qk_rope_head_dim, config.rope_theta, config.rope_scaling
     if config.mla_use_nope:
         return np.zeros(p // 2)
     plain = base ** (-np.arange(0, p, 2) / p)
-    if yarn is None or yarn.factor <= 1:
+    if yarn is None or yarn.factor <= 1 or not extended(yarn, max_seq_len):
         return plain
     low, high = yarn_corners(config)
     kept = 1 - np.clip((np.arange(p // 2) - low) / max(high - low, 1e-3), 0, 1)
@@ -76,6 +77,11 @@ def yarn_corners(config: MLAConfig) -> tuple[int, int]:
         return p * math.log(yarn.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     return max(math.floor(pair_with(yarn.beta_fast)), 0), min(math.ceil(pair_with(yarn.beta_slow)), p - 1)
+
+
+def extended(yarn: Yarn, max_seq_len: int | None) -> bool:
+    """Whether YaRN acts: always, or by DeepSeek's rule beyond the original context only."""
+    return max_seq_len is None or max_seq_len > yarn.original_max_position_embeddings
 
 
 def mscale(factor: float, coefficient: float) -> float:
@@ -96,7 +102,7 @@ def softmax_scale(config: MLAConfig, max_seq_len: int | None = None) -> float:
         always does. None follows Hugging Face; a number follows DeepSeek's rule.
     """
     yarn, plain = config.rope_scaling, 1 / math.sqrt(config.qk_head_dim)
-    if yarn is None or (max_seq_len is not None and max_seq_len <= yarn.original_max_position_embeddings):
+    if yarn is None or not extended(yarn, max_seq_len):
         return plain
     return plain * mscale(yarn.factor, yarn.mscale_all_dim) ** 2
 
