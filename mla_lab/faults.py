@@ -158,7 +158,7 @@ def zero_tolerance(sigma: Array, rows: int, columns: int, radius: float) -> floa
 
 
 SCALES = ("3.scale", "4.logits", "4.weights", "4.output", "4.lse", "4.mqa")
-DECODE = ("5.article", "5.every_split", "5.ragged")
+DECODE = ("5.article", "5.every_split", "5.ragged", "5.paper")
 
 FAULTS: tuple[Fault, ...] = (
     *(Fault(m.id, m.what, m.thread, {"elements": m.elements}, (*m.caught_by, "5.grows"))
