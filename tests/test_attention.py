@@ -259,3 +259,20 @@ def test_merge_keeps_the_dtype_of_its_parts(backend_and_dtype):
     backend = backend_and_dtype
     heads, lse = merge_by_lse([(backend.full((1, 2), 1.0), backend.full((1,), 0.0))] * 2)
     assert heads.dtype == backend.native
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_softmax_and_lse_are_float32_whatever_is_stored(dtype):
+    """In 16 bits the weights of 3,000 equal keys would sum to something else than 1."""
+    import torch
+    native = getattr(torch, dtype)
+    draw = fresh(15)
+    q, c = torch.from_numpy(draw(1, 2, 1, 4)).to(native), torch.from_numpy(draw(1, 3000, 5)).to(native)
+    k_rope, w_uk, w_uv = (torch.from_numpy(draw(*s)).to(native) for s in ((1, 3000, 2), (2, 4, 5), (2, 5, 6)))
+    config = MLAConfig(hidden_size=3, num_attention_heads=2, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2,
+                       v_head_dim=6)
+    seen = torch.ones((1, 1, 1, 3000), dtype=torch.bool)
+    done = attend(Projected(q, q[..., :2], c, k_rope), c, k_rope, w_uk, w_uv, config, seen)
+    assert (done.heads.dtype, done.lse.dtype, done.logits.dtype, done.weights.dtype) == (native, *[torch.float32] * 3)
+    np.testing.assert_allclose(done.weights.sum(-1).numpy(), 1, atol=1e-5)
+    np.testing.assert_allclose(done.lse.numpy(), torch.logsumexp(done.logits.double(), -1).numpy(), atol=1e-5)

@@ -44,8 +44,9 @@ def test_the_bound_of_one_product_is_highams():
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((4, 50)), rng.standard_normal((50, 6))
     got = ball(a, SINGLE) @ ball(b, SINGLE)
-    np.testing.assert_allclose(got.worst, gamma(50, SINGLE.sums) * (np.abs(a) @ np.abs(b)))
-    np.testing.assert_allclose(got.spread, math.sqrt(50) * SINGLE.sums * (np.abs(a) @ np.abs(b)))
+    u = 2.0**-24 + 2.0**-53
+    np.testing.assert_allclose(got.worst, 50 * u / (1 - 50 * u) * (np.abs(a) @ np.abs(b)), rtol=1e-12)
+    np.testing.assert_allclose(got.spread, math.sqrt(50) * u * (np.abs(a) @ np.abs(b)), rtol=1e-12)
     assert gamma(50, 1.0) == math.inf
 
 
@@ -67,6 +68,21 @@ def test_a_radius_grows_with_each_operation(operation):
     grown = {"product": lambda: x @ x.mT, "sum": lambda: x + x, "exp": lambda: xp.exp(x), "divide": lambda: x / 3.1,
              "store": lambda: store_ball(x)}[operation]()
     assert np.all(grown.worst > 0) and np.all(grown.spread > 0)
+
+
+@pytest.mark.parametrize("combine, slopes", [
+    (lambda a, b: a * b, (5.0, 3.0)), (lambda a, b: a + b, (1, 1)), (lambda a, b: a - b, (1, 1)),
+    (lambda a, b: a / b, (1 / 5, 3 / 25)), (lambda a, b: a[None] @ b[:, None], (5.0, 3.0)),
+])
+@pytest.mark.parametrize("side", [0, 1])
+def test_each_operand_passes_its_radius_on(combine, slopes, side):
+    """With exact arithmetic, a radius of 1e-6 in one operand comes out times the slope of the operation there."""
+    exact = Rounding(0.0, 0.0)
+    operands = [Ball(np.array([x]), exact) for x in (3.0, 5.0)]
+    operands[side] = Ball(operands[side].value, exact, np.array([1e-6]), np.array([1e-6]))
+    got = combine(*operands)
+    for radius in (got.worst, got.spread):
+        assert np.asarray(radius).item() == pytest.approx(slopes[side] * 1e-6, rel=1e-5)
 
 
 def test_a_divisor_that_may_be_zero_has_no_bound():
