@@ -81,7 +81,7 @@ FAMILIES = {
     "kimi_linear": Family("kimi_linear", "KimiLinearConfig", "KimiLinearAttention", ONE_MLA, {"mla_use_nope": True},
                           rope=(None,)),
     "bailing_hybrid": Family("bailing_hybrid", "BailingHybridConfig", "BailingHybridAttention",
-                             ONE_MLA, {"output_gate": "head"}),
+                             ONE_MLA | {"rope_theta": PLAIN["rope_theta"]}, {"output_gate": "head"}),
     "deepseek_v32 dense": Family("deepseek_v32", "DeepseekV32Config", "DeepseekV32Attention", SPARSE),
     "glm_moe_dsa dense": Family("glm_moe_dsa", "GlmMoeDsaConfig", "GlmMoeDsaAttention", SPARSE),
 }

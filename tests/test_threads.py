@@ -11,32 +11,23 @@ import numpy as np
 import pytest
 
 from mla_lab.arrays import UNIT_ROUNDOFF, fresh, get_backend, to_numpy
-from mla_lab.attention import (
-    Projected,
-    attend,
-    per_head,
-    project,
-    scores_absorb,
-    scores_naive,
-    softmax,
-    visible_keys,
-)
+from mla_lab.attention import Projected, attend, project, scores_absorb, scores_naive, softmax, visible_keys
 from mla_lab.cache import LatentCache
 from mla_lab.checks.common import SMALL
-from mla_lab.config import MLAConfig, Yarn
+from mla_lab.config import MLAConfig
 from mla_lab.decode import forward, full_recompute, positions_from
 from mla_lab.errors import InputError
 from mla_lab.memory import peak_bytes
+from mla_lab.models import get_model
 from mla_lab.recipe import RIGHT, merge_by_lse, split_per_head
 from mla_lab.reference import grouped_query_attention
-from mla_lab.rope import INTERLEAVED, frequencies, rotate, softmax_scale
+from mla_lab.rope import frequencies, rotate, softmax_scale
 from mla_lab.spectrum import numerical_rank, require_falsifiable
 from mla_lab.weights import MLAWeights, random_state, shapes
 
 ROOT = Path(__file__).parent.parent
-V3 = MLAConfig(hidden_size=7168, num_attention_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
-               qk_rope_head_dim=64, v_head_dim=128, rope_scaling=Yarn(40))
-LITE = replace(V3, hidden_size=2048, num_attention_heads=16, q_lora_rank=None)
+V3 = get_model("DeepSeek-V3").mla
+LITE = get_model("DeepSeek-V2-Lite").mla
 
 
 def layer(backend, config=SMALL, tokens=8, batch=1, seed=70):
@@ -258,12 +249,3 @@ def test_numpy_25100_the_number_of_threads_changes_no_text():
         ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
         said.add(ran.stdout)
     assert len(said) == 1 and "holds" in said.pop()
-
-
-def test_shainet_111_a_pairing_needs_a_position_and_four_channels_to_be_seen():
-    """At position 0 nothing turns, and with two channels there is one pairing: such a test sees no fault."""
-    x = fresh(76)(3, 4)
-    assert np.array_equal(rotate(x, np.zeros(3), np.array([1, 0.01]), INTERLEAVED), x)
-    assert SMALL.qk_rope_head_dim >= 4
-    draw = fresh(77)
-    assert per_head(draw(1, 2, 5), draw(3, 4, 5)).shape == (1, 3, 2, 4)

@@ -1,5 +1,6 @@
 """Our layer equals that of transformers: to 1e-6 as theirs is, to 1e-12 once their float32 islands are float64."""
 import copy
+import json
 import math
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 from mla_lab.cache import LatentCache
 from mla_lab.decode import forward
+from mla_lab.read_config import read_config
 from mla_lab.recipe import RIGHT
 from mla_lab.rope import half_split_order
 from mla_lab.weights import MLAWeights
@@ -48,6 +50,13 @@ def test_prefill_and_decode(name, rope, tolerance):
     rewritten = pair.config.rope_interleave and not pair.config.mla_use_nope and not name.startswith("deepseek_v2")
     order = half_split_order(8) if rewritten else slice(None)
     assert hf.off(own.k_rope[:, :TOKENS][..., order], rope_key) < tolerance
+
+
+@pytest.mark.parametrize("name, rope", hf.CASES, ids=hf.IDS)
+def test_the_configuration_that_they_write_is_read_as_the_layer_that_agrees(name, rope):
+    pair = hf.theirs_and_ours(hf.FAMILIES[name], hf.FAMILIES[name].rope[rope])
+    model = read_config(json.loads(pair.theirs.to_json_string(use_diff=False)))
+    assert model.mla == pair.config and not model.unsupported
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "minicpm3", "longcat_flash", "mistral4", "kimi_linear",
