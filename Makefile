@@ -40,12 +40,14 @@ test-notebooks-torch: .venv/.test  ## the same on torch
 lint: .venv/.test  ## ruff
 	@$(PY) -m ruff check --quiet --output-format concise .
 
+# JupyterLab refuses to run as root unless told that this is meant, as it is in a container.
 lab: .venv/.test  ## open the notebooks in JupyterLab, on this machine only
-	@$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --LabApp.news_url=None \
+	@if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
+	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --LabApp.news_url=None $$root \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 notebooks: .venv/.test  ## run all notebooks anew and store what they print
-	@MLA_LAB_BACKEND=numpy $(PY) tools/nbtool.py run notebooks/*.ipynb
+	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) tools/nbtool.py run notebooks/*.ipynb
 
 figures: .venv/.test  ## draw the figures into figures/
 	@$(PY) -m mla_lab.plots figures

@@ -7,12 +7,13 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from . import footprint as fp
 from .errors import InputError
-from .models import get_mla, verifiable
+from .models import Model, get_mla, verifiable
 from .read_config import read_config
-from .report import brief, columns, json_target, listed, plain, row
+from .report import brief, columns, json_target, listed, plain, row, seen
 from .tables import run_footprint, run_models
 
 MOST = 10**18  # tokens or requests; far beyond any cache, and every unit can still be printed
@@ -26,12 +27,17 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see: python -m {self.prog} --help)")
 
 
-def whole(text: str) -> int:
+def whole(text: str, least: int = 1) -> int:
     """An option's value as a whole number of at least 1."""
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-    if 1 <= value <= MOST:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    if least <= value <= MOST:
         return value
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 10^18, not {text[:40]!r}")
+    raise argparse.ArgumentTypeError(f"must be a whole number from {least} to 10^18, not {text[:40]!r}")
+
+
+def from_zero(text: str) -> int:
+    """An option's value as a whole number of at least 0."""
+    return whole(text, 0)
 
 
 def which_model(command: argparse.ArgumentParser, named: str) -> None:
@@ -51,6 +57,9 @@ def parser() -> Parser:
     verify.add_argument("--backend", help="numpy, torch or torch-cuda (default: MLA_LAB_BACKEND, or numpy)")
     verify.add_argument("--dtype", default="float64", help="float64 (default), float32 or bfloat16")
     which_model(verify, "whose dimensions (DeepSeek-V3)")
+    verify.add_argument("--checkpoint", metavar="DIR", help="run on weights from this folder or .safetensors file; "
+                        "the dimensions are those of the config.json in it")
+    verify.add_argument("--layer", type=from_zero, metavar="K", help="which layer of the checkpoint, counted from 0")
     verify.add_argument("--json", metavar="FILE", help="also write the results as JSON; - is standard output")
     verify.set_defaults(run=run_verify)
 
@@ -74,32 +83,55 @@ def parser() -> Parser:
 
 # --- verify --------------------------------------------------------------------------------------------------------
 
+def chosen(args: argparse.Namespace) -> Model:
+    """Whose dimensions."""
+    if (args.checkpoint is None) != (args.layer is None):
+        raise InputError("--checkpoint DIR and --layer K go together: one says where the weights are, one which layer.")
+    source = args.config
+    if args.checkpoint is not None and source is None and args.model is None:
+        from .shards import Checkpoint
+        source = Checkpoint(args.checkpoint).folder
+    return get_mla(args.model or "DeepSeek-V3") if source is None else verifiable(read_config(source))
+
+
 def run_verify(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from .arrays import get_backend
     from .suite import run, select, summary
-    from .verdict import Setting
+    from .verdict import Given, Setting
     from .weights import shapes
 
-    model = verifiable(read_config(args.config)) if args.config is not None else get_mla(args.model or "DeepSeek-V3")
+    model, remarks = chosen(args), []
     weights = sum(map(math.prod, shapes(model.mla).values()))
     if weights > MOST_WEIGHTS:
         raise InputError(f"a layer of {model.name} has {weights:,} weights; verify takes at most {MOST_WEIGHTS:,}.")
     setting = Setting(get_backend(args.backend, args.dtype), model.mla, model.name)
     checks = select(args.case)
+    if args.model is None and model.source_kind == "config_file" and model.notes:
+        remarks.append(f"{model.name}: {model.notes}")
+    if args.checkpoint is not None:
+        from .checkpoint import read_layer
+        from .shards import report
+        state = read_layer(args.checkpoint, args.layer, model.mla, model.weight_block_size)
+        setting = replace(setting, state=Given(state, f"layer {args.layer} of {args.checkpoint}"))
+        remarks += [f"The weights of {setting.state.where} are those of 2.model, 5.model_layer and all of case 4 that "
+                    "is not exact.", *report(args.checkpoint)]
     with json_target(args.json) as target:
         out = sys.stderr if target is sys.stdout else sys.stdout
-        if args.config is not None and model.notes:
-            print(f"{model.name}: {model.notes}", file=out)
+        for remark in remarks:
+            print(remark, file=out)
         widths = columns(max(len(c.id) for c in checks))
+        print("seen: the largest distance from the oracle, or what it says; bound: the most that rounding explains",
+              file=out)
         print(*row(("id", "claim", "seen", "bound", "verdict", "faults caught"), widths), sep="\n", file=out)
         print("  ".join("-" * w for w in widths), file=out, flush=True)
         results = []
         with tqdm(total=len(checks), unit="check", leave=False, disable=None, file=sys.stderr) as bar:
             for r in run(setting, args.case):
                 v, caught, assigned = r.verdict, len(r.caught), len(r.caught) + len(r.missed)
-                cells = (r.check.id, v.claim, brief(v.saw), "exact" if v.bound is None else f"{v.bound:.2g}",
+                bound = "exact" if v.bound is None else f"{v.bound:.2g}"
+                cells = (r.check.id, v.claim, seen(v.saw, v.expected, v.bound), bound,
                          "holds" if v.ok else "FAILS", f"{caught} of {assigned}")
                 bar.write("\n".join([*row(cells, widths), *listed("caught", r.caught, widths)]), file=out)
                 bar.update()

@@ -56,12 +56,12 @@ def absorption_pipeline(config: MLAConfig | None = None) -> Plot:
     cache, tall, short = (f"latents $c$\n[s, {r}]\n{r} s", GREY), tint(RED, 0.35), tint(BLUE, 0.25)
     rows = (
         (2.4, "naive: the keys and values of all cached tokens are rebuilt in every step", (
-            cache, (f"keys $c\\,W^{{UK}}$\n[{h}, s, {n}]\n{h * n:,} s", tall),
+            cache, (f"keys $W^{{UK}}c$\n[{h}, s, {n}]\n{h * n:,} s", tall),
             (f"logits $q\\cdot k$\n[{h}, s]\n{h} s", GREY),
-            (f"values $c\\,W^{{UV}}$\n[{h}, s, {v}]\n{h * v:,} s", tall),
+            (f"values $W^{{UV}}c$\n[{h}, s, {v}]\n{h * v:,} s", tall),
             (f"weighted sum\n[{h}, {v}]\n{h * v:,}", GREY))),
         (0.75, "absorb: the query moves to the latents, and the cache is read as it is", (
-            cache, (f"query $q\\,W^{{UK}}$\n[{h}, {r}]\n{h * r:,}", short),
+            cache, (f"query $W^{{UK\\top}}q$\n[{h}, {r}]\n{h * r:,}", short),
             (f"logits $q\\cdot c$\n[{h}, s]\n{h} s", GREY),
             (f"weighted sum\n[{h}, {r}]\n{h * r:,}", short), (f"times $W^{{UV}}$\n[{h}, {v}]\n{h * v:,}", GREY))),
     )

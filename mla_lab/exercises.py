@@ -35,14 +35,15 @@ def _outcome(answer: Any, right: Any, hints: dict[str, Any], close: float = 1e-6
     return f"not yet: the shape should be {want}, not {got.shape}" if got.shape != want else "not yet: look again"
 
 
-def check_kimi_cache(answer: Any) -> str:
-    """Bytes a token of Kimi-K2's cache: 61 layers, 64 heads, r = 512, p = 64, bf16."""
-    return _outcome(answer, 61 * 576 * 2, {
-        "the latent serves as key and value, so nothing is counted twice": 61 * 2 * 576 * 2,
-        "the rope key is cached too": 61 * 512 * 2,
-        "the rope key is one for all heads": 61 * (512 + 64 * 64) * 2,
-        "that is one layer": 576 * 2,
-        "those are values; bf16 takes 2 bytes each": 61 * 576,
+def check_cache(answer: Any) -> str:
+    """Bytes a token of MiniCPM3-4B's cache: 62 layers, 40 heads, r = 256, p = 32, n = v = 64, bf16."""
+    return _outcome(answer, 62 * 288 * 2, {
+        "the latent serves as key and value, so nothing is counted twice": 62 * 2 * 288 * 2,
+        "the rope key is cached too": 62 * 256 * 2,
+        "the rope key is one for all heads": 62 * (256 + 40 * 32) * 2,
+        "that is one layer": 288 * 2,
+        "those are values; bf16 takes 2 bytes each": 62 * 288,
+        "the latent replaces keys and values of all heads: their widths do not enter": 62 * 40 * (96 + 64) * 2,
     })
 
 
@@ -50,6 +51,8 @@ def check_rank(answer: Any) -> str:
     """Largest rank of [K, V, rope key] for r = 512, p = 64 and 2,000 tokens."""
     return _outcome(answer, 576, {
         "K and V share one latent, so they do not add up": 1024 + 64,
+        "K and V share one latent, and the rope key adds its own width": 1024,
+        "the rope key is 64 wide; 128 is the nope width": 512 + 128,
         "the rope key does not come from the latent: it adds its own width": 512,
         "the number of tokens only matters if it is smaller than the rank": 2000,
     })
@@ -85,7 +88,7 @@ def check_scale(answer: Any) -> str:
         "the rope channels belong to the head as well": 128**-0.5,
         "the scale is one over the square root": 192**0.5,
         "with the square root of the width": 1 / 192,
-    })
+    }, close=1e-3)  # a rounded answer is an answer
 
 
 def check_absorbed_query(answer: Any) -> str:
@@ -112,3 +115,24 @@ def check_positions(answer: Any) -> str:
         "all rows are given the longest row's length": np.tile(5 + np.arange(3), (3, 1)),
         "one too far: the first new token of an empty row has position 0": starts[:, None] + np.arange(1, 4),
     })
+
+
+def check_crossover(answer: Any) -> str:
+    """New tokens from which rebuilding takes fewer FLOP: r = 512, n = 128, p = 64, v = 128, 128 heads, long context.
+
+    The fraction, its rounding and the first whole number above it are all right.
+    """
+    rebuilt, naive, absorbed = 512 * (128 + 128), 128 + 64 + 128, 2 * 512 + 64
+    return _outcome(answer, rebuilt / (absorbed - naive), {
+        "a pair costs 2r + p absorbed (the sum is r wide, not r + p) and n + p + v naive: p cancels":
+            rebuilt / (2 * (512 + 64) - naive),  # the same as with n + v for the naive pair
+        "the rope term costs the same on both sides, so count it on both or on neither":
+            rebuilt / (2 * 512 - naive),
+        "the latent is used twice, as key and as value: 2r + p, not r + p": rebuilt / (512 + 64 - naive),
+        "both sides have the factor of the heads, so it cancels": 128 * rebuilt / (absorbed - naive),
+        "both sides have the heads, so they cancel": rebuilt / (absorbed - naive) / 128,
+        "values are rebuilt as well as keys: r (n + v)": 512 * 128 / (absorbed - naive),
+        "a multiplication and an addition are two FLOP on both sides": 2 * rebuilt / (absorbed - naive),
+        "that is the inverse: rebuilding is paid once a cached token, the difference once a pair":
+            (absorbed - naive) / rebuilt,
+    }, close=3e-3)

@@ -212,7 +212,7 @@ FAULTS: tuple[Fault, ...] = (
           {"split_kv_b": all_k_then_all_v},
           ("4.logits", "4.output", "4.mqa", "4.to_the_bit", "4.premultiplied", "4.ladder", "5.article")),
     Fault("cache_expanded_every_step", "decode rebuilds all keys and values from the latent cache",
-          "huggingface/transformers 5.24.0", {"decode_mode": "naive"}, ("4.memory",)),
+          "huggingface/transformers#47761", {"decode_mode": "naive"}, ("4.memory",)),
     # case 5
     Fault("latent_not_normed", "the latent is cached before its RMSNorm", "NVIDIA/Megatron-LM#1620",
           {"norm_latent": keep}, (*DECODE, "5.model_layer")),

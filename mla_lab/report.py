@@ -43,6 +43,13 @@ def brief(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
+def seen(saw: object, expected: object, bound: float | None) -> str:
+    """What a check saw; with a bound, also what it expected, unless that is a distance of zero."""
+    if isinstance(expected, str):
+        return f"{brief(saw)} ({expected})"
+    return brief(saw) if bound is None or expected == 0 else f"{brief(saw)} (expected {brief(expected)})"
+
+
 def number(value: int | Fraction) -> str:
     """An exact count, with decimals only where it is an average."""
     return f"{value:,}" if isinstance(value, int) else f"{float(value):,.2f}"

@@ -24,6 +24,7 @@ class Result:
         v = self.verdict
         return {
             "id": self.check.id, "case": self.check.case, "claim": v.claim, "model": setting.model,
+            "weights": setting.state.where if setting.state else "drawn",
             "backend": setting.backend.name, "dtype": setting.backend.dtype, "saw": v.saw, "expected": v.expected,
             "bound": v.bound, "ok": v.ok, "note": v.note,
             "faults_caught": list(self.caught), "faults_missed": list(self.missed),

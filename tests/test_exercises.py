@@ -25,12 +25,15 @@ Q = np.array([[1, 1], [2, 0]], float)
 @pytest.mark.parametrize(
     "checker, right",
     [
-        (ex.check_kimi_cache, 70_272),
+        (ex.check_cache, 35_712),
         (ex.check_rank, 576),
         (ex.check_rotation, rotated),
         (ex.check_scale, 192**-0.5),
         (ex.check_absorbed_query, np.einsum("hn,hnr->hr", Q, W_UK)),
         (ex.check_positions, [[5, 6, 7], [0, 1, 2], [2, 3, 4]]),
+        (ex.check_crossover, 131072 / 768),
+        (ex.check_crossover, 170.67),
+        (ex.check_crossover, 171),
     ],
 )
 def test_right_open_and_unlike_answers(checker, right):
@@ -44,13 +47,11 @@ def test_right_open_and_unlike_answers(checker, right):
 @pytest.mark.parametrize(
     "checker, answer, hint",
     [
-        (ex.check_kimi_cache, 2 * 61 * 576 * 2, "key and value"),
-        (ex.check_kimi_cache, 61 * 512 * 2, "rope key is cached"),
-        (ex.check_kimi_cache, 61 * (512 + 64 * 64) * 2, "one for all heads"),
-        (ex.check_kimi_cache, 1152, "one layer"),
-        (ex.check_kimi_cache, 61 * 576, "2 bytes"),
-        (ex.check_kimi_cache, 1, "look again"),
-        (ex.check_rank, 1088, "share one latent"),
+        (ex.check_cache, 2 * 62 * 288 * 2, "key and value"), (ex.check_cache, 62 * 256 * 2, "rope key is cached"),
+    (ex.check_cache, 62 * (256 + 40 * 32) * 2, "one for all heads"), (ex.check_cache, 576, "one layer"),
+    (ex.check_cache, 62 * 288, "2 bytes"), (ex.check_cache, 62 * 40 * 160 * 2, "do not enter"),
+    (ex.check_cache, 1, "look again"), (ex.check_rank, 1024, "share one latent"), (ex.check_rank, 640, "64 wide"),
+    (ex.check_rank, 1088, "share one latent"),
         (ex.check_rank, 512, "adds its own width"),
         (ex.check_rank, 2000, "tokens"),
         (ex.check_rotation, lambda x, at: rotated(x, at, swap=True), "pairs channel i"),
@@ -68,6 +69,17 @@ def test_right_open_and_unlike_answers(checker, right):
         (ex.check_positions, [[0, 1, 2]] * 3, "starts at 0"),
         (ex.check_positions, [[5, 6, 7]] * 3, "longest"),
         (ex.check_positions, [[6, 7, 8], [1, 2, 3], [3, 4, 5]], "too far"),
+        (ex.check_crossover, 131072 / (2 * 576 - 320), "2r + p"),
+        (ex.check_crossover, 131072 / (1088 - 256), "p cancels"),
+        (ex.check_crossover, 131072 / (1024 - 320), "on both or on neither"),
+        (ex.check_crossover, 131072 / (576 - 320), "used twice"),
+        (ex.check_crossover, 128 * 131072 / 768, "factor of the heads"),
+        (ex.check_crossover, 131072 / 768 / 128, "they cancel"),
+        (ex.check_crossover, 65536 / 768, "values are rebuilt"),
+        (ex.check_crossover, 2 * 131072 / 768, "two FLOP"),
+        (ex.check_crossover, 768 / 131072, "inverse"),
+        (ex.check_crossover, 170, "look again"),
+        (ex.check_crossover, [170.67, 170.67], "shape"),
     ],
 )
 def test_each_mistake_gets_its_own_hint(checker, answer, hint):

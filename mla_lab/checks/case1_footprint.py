@@ -68,7 +68,7 @@ def three_percentages(setting):
         "one layer against MHA of the same shape": fp.percent(fp.saving(count(V2.mla), 2 * 128 * 128)),
     }
     return (saw, dict(zip(saw, ("93.3 %", "82.24 %", "98.24 %"), strict=True)),
-            "DeepSeek-V2's paper prints no derivation of its 93.3 %; this one fits to four digits")
+            "DeepSeek-V2's paper prints no derivation of its 93.3 %; this one gives every digit of it")
 
 
 @_claim("the head count does not matter: Kimi-K2's 64 heads cache what DeepSeek-V3's 128 do")

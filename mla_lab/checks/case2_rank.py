@@ -10,10 +10,11 @@ from .. import exact
 from ..arrays import Array, fresh, to_numpy
 from ..bounds import spectral_radii
 from ..config import MLAConfig
+from ..recipe import split_per_head
 from ..rope import frequencies, rotate
 from ..spectrum import require_falsifiable, rounding_radius, singular_values
-from ..verdict import Check, Setting, Verdict, exactly
-from .common import BALLS, balls, under_test
+from ..verdict import Check, Given, Setting, Verdict, exactly
+from .common import BALLS, balls, under_test, up_projections
 
 # The article's run: a latent of 128 rebuilt to 4 heads of 128, here with more tokens than the rank.
 ARTICLE = MLAConfig(hidden_size=640, num_attention_heads=4, kv_lora_rank=128, qk_nope_head_dim=128, qk_rope_head_dim=64,
@@ -21,7 +22,9 @@ ARTICLE = MLAConfig(hidden_size=640, num_attention_heads=4, kv_lora_rank=128, qk
 TOKENS = 300
 
 
-def rebuilt(setting: Setting, config: MLAConfig, tokens: int, seed: int) -> tuple[Array, Array, dict]:
+def rebuilt(
+    setting: Setting, config: MLAConfig, tokens: int, seed: int, given: Given | None = None
+) -> tuple[Array, Array, dict]:
     """Keys ``[t, h n]`` and values ``[t, h v]`` rebuilt from one latent, and the `spectral_radii` of their rounding."""
     backend, recipe, h = setting.backend, under_test(setting), config.num_attention_heads
     require_falsifiable(config.kv_lora_rank, tokens, h * config.qk_nope_head_dim)
@@ -29,6 +32,8 @@ def rebuilt(setting: Setting, config: MLAConfig, tokens: int, seed: int) -> tupl
     c_kv = backend.asarray(draw(1, tokens, r))
     w_uk = backend.asarray(draw(h, config.qk_nope_head_dim, r) / math.sqrt(r))
     w_uv = backend.asarray(draw(h, r, config.v_head_dim) / math.sqrt(r))
+    if given is not None:
+        w_uk, w_uv = split_per_head(backend.asarray(up_projections(given, config)), config)
     keys = recipe.expanded_keys(recipe.store(c_kv[:, None, :, :] @ w_uk.mT))
     values = recipe.store(c_kv[:, None, :, :] @ w_uv)
     c, uk, uv = balls(backend, c_kv, w_uk, w_uv)
@@ -82,7 +87,7 @@ def model(setting: Setting) -> Verdict:
     # Twice the rank in tokens and in width: singular value r then stands clear of bfloat16's rounding too.
     heads = min(config.num_attention_heads, math.ceil(2 * config.kv_lora_rank / config.qk_nope_head_dim))
     config = replace(config, num_attention_heads=heads)
-    k, _, radii = rebuilt(setting, config, 2 * config.kv_lora_rank, 24)
+    k, _, radii = rebuilt(setting, config, 2 * config.kv_lora_rank, 24, setting.state)
     return rank_verdict(MODEL, setting, k, radii, config.kv_lora_rank)
 
 

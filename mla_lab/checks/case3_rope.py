@@ -145,26 +145,27 @@ def absorb_through(setting: Setting) -> Verdict:
     radii: list[Ball] = list(both(*balls(backend, *arrays), np.arange(6), BALLS))
     shares = [compare(rotated[:, i], absorbed[:, i], *(b[:, i] for b in radii)) for i in range(6)]
     away = min(d.largest / d.bound for d in shares[1:])
-    return Verdict(ABSORB, away, "above 1 at distances 1 to 5, below at 0", 1.0, away > 1 >= shares[0].share,
+    return Verdict(ABSORB, away, "outside the rounding bound at distances 1 to 5", 1.0, away > 1 >= shares[0].share,
                    "distance of the logits, as a multiple of what rounding explains")
 
 
 def scale(setting: Setting) -> Verdict:
-    """Published values, to 13 digits: no YaRN, DeepSeek-V2, DeepSeek-V3, and unequal mscales."""
-    published = (0.0721687836487, 0.1147213867929, 0.1352337788609, 0.1147213867929)
+    """Published values: no YaRN, DeepSeek-V2, DeepSeek-V3 and unequal mscales, to 13 digits; the table's to 10."""
+    published, table = (0.0721687836487, 0.1147213867929, 0.1352337788609, 0.1147213867929), (1, 1, 1.0857263993)
     saw = [setting.recipe.scale(c) for c in (replace(V3, rope_scaling=None), V2, V3, UNEQUAL)]
-    table = [setting.recipe.table_scale(c) for c in (V3, V2, UNEQUAL)]
-    off = max(abs(a - b) for a, b in zip([*saw, *table], [*published, 1, 1, 1.0857263993], strict=True))
-    return Verdict(
-        SCALE, saw, published, 5e-11, off <= 5e-11, "(128 + 64)^-1/2 mscale^2; rotary table 1, 1 and 1.0857263993"
-    )
+    tables = [setting.recipe.table_scale(c) for c in (V3, V2, UNEQUAL)]
+    ok = all(abs(a - b) <= 5e-14 for a, b in zip(saw, published, strict=True))
+    ok = ok and all(abs(a - b) <= 5e-11 for a, b in zip(tables, table, strict=True))
+    note = "(128 + 64)^-1/2 mscale^2, half a unit of the last published digit; rotary table 1, 1 and 1.0857263993"
+    return Verdict(SCALE, saw, list(published), 5e-14, ok, note)
 
 
 def yarn(setting: Setting) -> Verdict:
     plain, bent = V3.rope_theta ** (-np.arange(0, 64, 2) / 64), setting.recipe.frequencies(V3)
     kept = int(np.sum(np.abs(bent / plain - 1) < 1e-12))
     divided = int(np.sum(np.abs(bent / plain * 40 - 1) < 1e-12))
-    return exactly(YARN, (kept, divided), (11, 9), "pairs 0 to 10 kept, 23 to 31 divided by 40, the rest blended")
+    return exactly(YARN, {"kept": kept, "divided": divided}, {"kept": 11, "divided": 9},
+                   "pairs 0 to 10 kept, 23 to 31 divided by 40, the rest blended")
 
 
 TWO_TERMS = "a logit over concatenated heads is the content term plus the rope term"

@@ -26,9 +26,9 @@ from ..memory import peak_bytes
 from ..recipe import RIGHT, split_per_head
 from ..reference import grouped_query_attention
 from ..rope import frequencies, rotate
-from ..verdict import Check, Setting, Verdict, exactly
+from ..verdict import Check, Given, Setting, Verdict, exactly
 from ..weights import exact_noise
-from .common import BALLS, balls, judge, right, under_test
+from .common import BALLS, balls, judge, right, under_test, up_projections
 
 TOKENS, CACHED, START = 3, 40, 5000  # positions beyond DeepSeek-V3's original context
 
@@ -45,12 +45,21 @@ class Heads:
         return recipe.split_kv_b(self.kv_b, config)
 
 
-def head_arrays(config: MLAConfig, backend: Backend, tokens: int, cached: int, seed: int) -> Heads:
-    """Standard normal queries and latents, up-projections of variance near 1/r; rope parts from position `START`."""
+def head_arrays(
+    config: MLAConfig, backend: Backend, tokens: int, cached: int, seed: int, given: Given | None = None
+) -> Heads:
+    """Standard normal queries and latents, up-projections of variance near 1/r; rope parts from position `START`.
+
+    Of a layer that was read, the up-projections are its own, and so are the weights of the norm behind the latents.
+    """
     draw, h, r = fresh(seed), config.num_attention_heads, config.kv_lora_rank
     q_nope, q_rope = draw(1, h, tokens, config.qk_nope_head_dim), draw(1, h, tokens, config.qk_rope_head_dim)
     c_kv, k_rope = draw(1, cached, r), draw(1, cached, config.qk_rope_head_dim)
-    kv_b = exact_noise(np.random.default_rng(seed), h * (config.qk_nope_head_dim + config.v_head_dim), r)
+    if given is None:
+        kv_b = exact_noise(np.random.default_rng(seed), h * (config.qk_nope_head_dim + config.v_head_dim), r)
+    else:
+        kv_b = up_projections(given, config)
+        c_kv = c_kv * given.arrays["kv_a_layernorm.weight"]
     at = np.arange(START, START + cached)
     turned = rotate(q_rope, at[-tokens:], frequencies(config)), rotate(k_rope, at, frequencies(config))
     seen = visible_keys((cached - tokens,), (cached,), tokens, cached, backend.full((1,), 0.0))
@@ -65,9 +74,11 @@ def run(heads: Heads, config: MLAConfig, mode: str, recipe) -> Attended:
 
 
 @lru_cache(maxsize=2)
-def oracle(config: MLAConfig, backend: Backend) -> tuple[Heads, Attended, Attended, Attended]:
+def oracle(
+    config: MLAConfig, backend: Backend, given: Given | None = None
+) -> tuple[Heads, Attended, Attended, Attended]:
     """Inputs, the naive result by the right conventions, and the balls of both modes."""
-    heads = head_arrays(config, backend, TOKENS, CACHED, 40)
+    heads = head_arrays(config, backend, TOKENS, CACHED, 40, given)
     spheres = Heads(Projected(*balls(backend, heads.q.q_nope, heads.q.q_rope, heads.q.c_kv, heads.q.k_rope)),
                     *balls(backend, heads.kv_b), to_numpy(heads.visible))
     return (
@@ -80,7 +91,7 @@ def oracle(config: MLAConfig, backend: Backend) -> tuple[Heads, Attended, Attend
 def agree(claim: str, part: str):
     """A check that one part of the absorbed result lies inside the rounding bound of the naive one."""
     def check(setting: Setting) -> Verdict:
-        heads, naive, *radii = oracle(setting.config, setting.backend)
+        heads, naive, *radii = oracle(setting.config, setting.backend, setting.state)
         absorbed = run(heads, setting.config, "absorb", under_test(setting))
         distance = compare(getattr(absorbed, part), getattr(naive, part), *(getattr(r, part) for r in radii))
         return judge(claim, distance, f"{setting.config.num_attention_heads} heads, {CACHED} cached tokens")
@@ -90,7 +101,7 @@ def agree(claim: str, part: str):
 def mqa(setting: Setting) -> Verdict:
     """One key-value head of width r + p whose first r channels are the value, then W_UV."""
     config, backend, recipe = setting.config, setting.backend, under_test(setting)
-    heads, naive, radius, _ = oracle(config, backend)
+    heads, naive, radius, _ = oracle(config, backend, setting.state)
 
     def as_mqa(q: Projected, kv_b, visible, recipe, xp):
         w_uk, w_uv = recipe.split_kv_b(kv_b, config)
@@ -142,14 +153,14 @@ def premultiplied(setting: Setting) -> Verdict:
 
 def memory(setting: Setting) -> Verdict:
     config, backend, cached = setting.config, setting.backend, 160
-    heads, recipe = head_arrays(config, backend, 1, cached, 53), under_test(setting)
+    heads, recipe = head_arrays(config, backend, 1, cached, 53, setting.state), under_test(setting)
     peak = peak_bytes(backend, lambda: run(heads, config, recipe.decode_mode, recipe))
     width = backend.xp.finfo(backend.native).bits // 8
     expanded = cached * config.num_attention_heads * min(config.qk_nope_head_dim, config.v_head_dim) * width
     return Verdict(
         MEMORY,
         peak,
-        f"less than {expanded}",
+        f"less than {expanded:,} B",
         expanded,
         peak < expanded,
         f"peak bytes of a step over {cached} tokens; expanded keys or values alone: {expanded / 2**20:.1f} MiB",
@@ -158,18 +169,22 @@ def memory(setting: Setting) -> Verdict:
 
 def ladder(setting: Setting) -> Verdict:
     """Distance over (unit roundoff x rms size), in each dtype. Between neighbouring dtypes a rounding error keeps this
-    quotient and a wrong formula changes it by the ratio of the unit roundoffs; the bound is half way (log scale)."""
+    quotient and a wrong formula changes it by the ratio of the unit roundoffs; the bound is half way (log scale). Where
+    a softmax is so sharp that nothing was rounded, the distance is 0 and says nothing."""
     rungs, worst = [], 0.0
     config = replace(setting.config, num_attention_heads=min(setting.config.num_attention_heads, 8))
     for dtype in ("float64", "float32", "bfloat16"):
         backend = setting.backend.with_dtype(dtype)
-        heads, recipe = head_arrays(config, backend, TOKENS, CACHED, 54), replace(setting.recipe, store=backend.store)
+        heads = head_arrays(config, backend, TOKENS, CACHED, 54, setting.state)
+        recipe = replace(setting.recipe, store=backend.store)
         a, b = (to_numpy(x.heads).astype(np.float64)
                 for x in (run(heads, config, "naive", right(backend)), run(heads, config, "absorb", recipe)))
         rungs.append((float(np.sqrt(np.mean((a - b) ** 2)) / np.sqrt(np.mean(a**2)) / backend.unit), backend.unit))
     for (low, fine), (high, coarse) in pairwise(rungs):
-        step = abs(math.log(max(low, 1e-300) / max(high, 1e-300))) / (0.5 * math.log(coarse / fine))
-        worst = max(worst, step)
+        if not math.isfinite(low + high):
+            worst = math.inf
+        elif low and high:
+            worst = max(worst, abs(math.log(low / high)) / (0.5 * math.log(coarse / fine)))
     return Verdict(
         LADDER,
         worst,

@@ -15,17 +15,19 @@ from ..cache import LatentCache
 from ..config import MLAConfig
 from ..decode import attend_in_chunks, forward, full_recompute, positions_from
 from ..recipe import Recipe
-from ..verdict import Check, Setting, Verdict, exactly
-from ..weights import MLAWeights, random_state
-from .common import BALLS, SMALL, ball_weights, balls, judge, right, under_test, worst_of
+from ..verdict import Check, Given, Setting, Verdict, exactly
+from ..weights import MLAWeights
+from .common import BALLS, SMALL, ball_weights, balls, judge, right, state_of, under_test, worst_of
 
 NAN = float("nan")
 
 
 @lru_cache(maxsize=4)
-def layer(config: MLAConfig, backend: Backend, tokens: int, batch: int, seed: int) -> tuple[dict, Array, Array, Ball]:
+def layer(
+    config: MLAConfig, backend: Backend, tokens: int, batch: int, seed: int, given: Given | None = None
+) -> tuple[dict, Array, Array, Ball]:
     """State, hidden states ``[b, t, d]``, the full recompute by the right conventions, and its ball."""
-    state = random_state(config, backend, seed)
+    state = state_of(given, config, backend, seed)
     hidden = backend.asarray(fresh(seed + 1)(batch, tokens, config.hidden_size))
     full = full_recompute(hidden, MLAWeights.from_hugging_face(state, config), config, recipe=right(backend))
     make = ball if backend.dtype == "float64" else light_ball
@@ -72,12 +74,11 @@ def grows(setting: Setting) -> Verdict:
     backend = setting.backend
     state, hidden, _, _ = layer(SMALL, backend, 12, 1, 60)
     _, caches = in_pieces(hidden, state, SMALL, backend, [8, 1, 1, 1, 1], under_test(setting))
-    used = [int(np.sum(~np.isnan(to_numpy(caches[-1].rows)[0, :, 0]))), *(c.lengths[0] for c in caches)]
-    width = setting.recipe.elements(SMALL)
-    stored = caches[-1].rows.shape[2]
-    return exactly(
-        GROWS, (used, width), ([12, 0, 8, 9, 10, 11, 12], stored), "rows written, length after each call; row width"
-    )
+    written = int(np.sum(~np.isnan(to_numpy(caches[-1].rows)[0, :, 0])))
+    lengths, width = [c.lengths[0] for c in caches], setting.recipe.elements(SMALL)
+    saw = {"rows written": written, "lengths": lengths, "row width": width}
+    want = {"rows written": 12, "lengths": [0, 8, 9, 10, 11, 12], "row width": caches[-1].rows.shape[2]}
+    return exactly(GROWS, saw, want)
 
 
 def every_split(setting: Setting) -> Verdict:
@@ -155,7 +156,7 @@ def merged(setting: Setting) -> Verdict:
 def model_layer(setting: Setting) -> Verdict:
     """The model's own layer at full width; float64 would only double the memory, so it runs in float32 at most."""
     backend = setting.backend.with_dtype("float32") if setting.backend.dtype == "float64" else setting.backend
-    state, hidden, full, radius = layer(setting.config, backend, 6, 1, 63)
+    state, hidden, full, radius = layer(setting.config, backend, 6, 1, 63, setting.state)
     recipe, distances = replace(setting.recipe, store=backend.store), []
     for pieces, modes in (([3, 1, 1, 1], (None,)), ([2, 4], ("absorb", "naive"))):
         saw, _ = in_pieces(hidden, state, setting.config, backend, pieces, recipe, modes)

@@ -9,8 +9,8 @@ from ..ball import Ball, Rounding
 from ..bounds import Distance, ball, store
 from ..config import MLAConfig, Yarn
 from ..recipe import RIGHT, Recipe
-from ..verdict import Setting, Verdict
-from ..weights import MLAWeights
+from ..verdict import Given, Setting, Verdict
+from ..weights import MLAWeights, random_state
 
 # Every dimension another one, so that no two axes can be swapped unseen.
 SMALL = MLAConfig(hidden_size=40, num_attention_heads=3, q_lora_rank=18, kv_lora_rank=32, qk_nope_head_dim=10,
@@ -26,6 +26,19 @@ def under_test(setting: Setting) -> Recipe:
 def right(backend: Backend) -> Recipe:
     """The right conventions on ``backend``, for the oracle side of a check."""
     return replace(RIGHT, store=backend.store)
+
+
+def state_of(given: Given | None, config: MLAConfig, backend: Backend, seed: int) -> dict[str, Array]:
+    """The weights that were read, on ``backend``; without any, weights drawn from ``seed``."""
+    if given is None:
+        return random_state(config, backend, seed)
+    return {name: backend.asarray(values) for name, values in given.arrays.items()}
+
+
+def up_projections(given: Given, config: MLAConfig) -> Array:
+    """``kv_b_proj`` of the layer that was read, cut to the first heads where ``config`` has fewer than the layer."""
+    rows = config.num_attention_heads * (config.qk_nope_head_dim + config.v_head_dim)
+    return given.arrays["kv_b_proj.weight"][:rows]
 
 
 def balls(backend: Backend, *arrays: Array) -> list[Ball]:
