@@ -46,6 +46,13 @@ def test_mlx_vlm_1464_a_tensor_that_is_in_a_shard_and_not_in_the_index(tmp_path,
     refuses(where, leaf.split(".")[0], "missing" if leaf == "o_proj.weight" else "without scales")
 
 
+def test_a_bias_that_the_index_forgot_is_not_ignored(tmp_path):
+    name = "model.layers.0.self_attn.o_proj.bias"
+    shard = named(values(), 0) | {name: torch.ones(300)}
+    where = write(tmp_path / "c", shard, named(values(), 1), change=lambda index: index.pop(name))
+    refuses(where, name, "but not in model.safetensors.index.json")
+
+
 def test_colibri_1317_a_whole_layer_outside_the_index_is_reported(tmp_path):
     drop = lambda index: [index.pop(k) for k in list(index) if "layers.1." in k]
     where = write(tmp_path / "c", named(values(), 0) | named(values(), 1), change=drop)
@@ -178,8 +185,10 @@ def test_fp8_that_is_not_block_scaled(tmp_path, spoil, words):
     {"o_proj.weight": torch.ones(300, 69, dtype=torch.uint8), "o_proj.weight_scale": torch.ones(300, 9),
      "o_proj.weight_scale_2": torch.ones(())},
     {"o_proj.weight_packed": torch.ones(300, 18, dtype=torch.int32), "o_proj.weight_scale": torch.ones(300, 5)},
+    {"o_proj.weight": torch.ones(300, 138, dtype=torch.int8)},
+    {"o_proj.weight": torch.ones(300, 138, dtype=torch.complex64)},
     {"o_proj.qweight": torch.ones(18, 300, dtype=torch.int32), "o_proj.scales": torch.ones(2, 300)}],
-    ids=["NVFP4", "compressed-tensors", "GPTQ"])
+    ids=["NVFP4", "compressed-tensors", "int8", "complex", "GPTQ"])
 def test_other_quantisations(tmp_path, stored):
     state = values()
     del state["o_proj.weight"]

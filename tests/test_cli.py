@@ -110,8 +110,8 @@ def test_a_failing_check_is_named_and_gives_1(monkeypatch, capsys):
 
 
 def spoiled(init, recipe):
-    def __init__(self, backend, config, model="DeepSeek-V3", recipe=recipe):
-        init(self, backend, config, model, recipe)
+    def __init__(self, backend, config, model="DeepSeek-V3", recipe=recipe, state=None):
+        init(self, backend, config, model, recipe, state)
     return __init__
 
 
