@@ -12,6 +12,7 @@ _HOME = {name: module for module, names in {
     "arrays": "get_backend to_numpy",
     "attention": "attend project",
     "cache": "LatentCache",
+    "checkpoint": "read_layer",
     "config": "MLAConfig Yarn",
     "decode": "forward full_recompute",
     "errors": "InputError",

@@ -1,6 +1,8 @@
 """The checks on the weights of a real layer: of any size, read through the command line, and really those weights."""
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,6 +145,24 @@ def test_what_the_index_leaves_out_is_said(folder, tmp_path, capsys):
     (where / "config.json").write_bytes((folder / "config.json").read_bytes())
     code, out, _ = verify(capsys, "--checkpoint", where, "--layer", 0, "--case", 4)
     assert code == 0 and "model-00002-of-000002.safetensors holds tensors" in out and "'stray'" in out
+
+
+def test_the_page_on_checkpoints(folder, tmp_path, capsys, monkeypatch):
+    """Its Python runs, and a folder without the shard is answered as it says."""
+    page = (Path(__file__).parent.parent / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    where = tmp_path / "DeepSeek-V2-Lite"
+    where.mkdir()
+    for file in folder.iterdir():
+        (where / file.name).symlink_to(file)  # as in Hugging Face's own cache
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], found)
+    assert tuple(found["weights"].w_uk.shape) == (4, 50, 134)
+    (where / "model-00002-of-000002.safetensors").unlink()
+    said = refused(capsys, *re.search(r"mla_lab verify (--checkpoint DeepSeek-V2-Lite --layer 1)", page)[1].split())
+    said = said.replace("model-00002-of-000002", "model-<N>-of-<M>").replace("layers.1.attn.", "model.layers.1")
+    said = said.replace("model.safetensors.index.json", "...").strip()
+    assert said in page, said
 
 
 def test_bad_input(folder, tmp_path, capsys):
