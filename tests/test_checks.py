@@ -48,9 +48,10 @@ def test_every_check_holds_and_every_fault_is_caught(name, dtype):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_formulas_lean_on_nothing_but_the_array_standard(dtype):
-    """Checks of cases 3 to 5 on array-api-strict; those that use SVD, peaks or other dtypes are left to the others."""
+    """On array-api-strict; checks that use SVD, peaks or bfloat16 are left to the other backends."""
     here = Setting(strict_backend(dtype), TINY, "tiny")
-    wanted = ("3.two_terms", "3.relative", "3.norm", "3.pairing", "4.logits", "4.output", "4.lse", "4.mqa", "5.article",
+    wanted = ("3.two_terms", "3.relative", "3.norm", "3.pairing", "4.logits", "4.output", "4.lse", "4.mqa", "4.to_the_bit", "4.premultiplied",
+              "2.exact", "5.paper", "5.article",
               "5.every_split", "5.ragged", "5.unused_slots", "5.merge")
     for check in CHECKS:
         if check.id in wanted:
