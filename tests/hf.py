@@ -24,11 +24,11 @@ pytest.importorskip("transformers", minversion="5.24", reason="the comparison wi
 BACKEND = get_backend("torch", "float64")
 DIMS = {"hidden_size": 42, "num_attention_heads": 3, "q_lora_rank": 20, "kv_lora_rank": 28, "qk_nope_head_dim": 10,
         "qk_rope_head_dim": 8, "v_head_dim": 11}
-# YaRN whose ramp runs over pairs 0 to 3 of 4: one is kept, two are blended, one is divided by the factor.
+# YaRN whose ramp runs from pair 0.6 to 2.7 of 4, rounded outwards: one kept, two blended, one divided by the factor.
 ORIGINAL = 12
 PLAIN = {"rope_type": "default", "rope_theta": 20.0}
 YARN = {"rope_type": "yarn", "rope_theta": 20.0, "factor": 40.0, "original_max_position_embeddings": ORIGINAL,
-        "beta_fast": 4.0, "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.707}
+        "beta_fast": 1.2, "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.707}
 
 
 @dataclass(frozen=True)
