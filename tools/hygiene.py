@@ -28,7 +28,7 @@ ANATOMY = (
     "Exercise",
     "Takeaways",
 )
-LESSONS = range(1, 6)  # notebooks with the full anatomy; others are numbered too, but shaped by what they hold
+LESSONS = range(1, 7)  # notebooks with the full anatomy; others are numbered too, but shaped by what they hold
 DIGITS = 9  # float64 results of two machines agree to more than this, and to fewer than 17
 
 NEVER_PRINTED = {
