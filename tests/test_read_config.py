@@ -175,6 +175,15 @@ def test_a_file_or_its_folder_is_read(tmp_path):
     assert read_config(V3).name == "this model"
 
 
+def test_how_the_weights_are_stored_is_kept():
+    assert read_config(V3).quantization == "fp8 e4m3 with a scale for each block of 128 x 128"
+    nv = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    model = read_config(V3 | {"quantization_config": nv})
+    assert (model.quantization, model.weight_block_size) == ("modelopt NVFP4", None)
+    assert "quantization_config.kv_cache_scheme asks for a cache of 8 bits" in model.notes
+    assert read_config(without(V3, "quantization_config")).quantization == ""
+
+
 @pytest.mark.parametrize("content, words", [
     (b"{\"a\": 1,}", ["not JSON", "line 1"]), (b"", ["not JSON"]), (b"\xff\xfe{}", ["not JSON", "UTF-8"]),
     (b"[1]", ["object", "list"]), (b"null", ["object", "NoneType"]), (b"[" * 100_000, ["nested"]),

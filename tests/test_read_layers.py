@@ -184,7 +184,8 @@ def test_a_wrong_value_anywhere_is_one_sentence_or_no_harm(value):
 
 @pytest.mark.parametrize("key, value, words", [
     ("kv_lora_rank", 512.0, ["kv_lora_rank", "whole number", "512.0"]), ("kv_lora_rank", 0, ["kv_lora_rank", "0"]),
-    ("hidden_size", "7168", ["hidden_size", "'7168'"]), ("num_hidden_layers", -61, ["num_hidden_layers", "-61"]),
+    ("num_hidden_layers", True, ["num_hidden_layers", "True"]), ("hidden_size", "7168", ["hidden_size", "'7168'"]),
+    ("num_hidden_layers", -61, ["num_hidden_layers", "-61"]),
     ("num_hidden_layers", 10**9, ["num_hidden_layers", "10,000"]), ("hidden_size", 10**400, ["hidden_size", "10000"]),
     ("v_head_dim", None, ["v_head_dim is missing"]), ("rope_theta", math.nan, ["rope_theta", "finite", "nan"]),
     ("rope_theta", 10**400, ["rope_theta", "finite"]), ("rms_norm_eps", -1e-6, ["rms_norm_eps", "at least 0"]),

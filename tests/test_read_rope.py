@@ -70,6 +70,14 @@ def test_missing_yarn_numbers_are_those_of_transformers(given):
     assert frequencies(mla) == pytest.approx(inverse.numpy(), rel=1e-6)
 
 
+def test_yarn_numbers_that_are_given_and_those_that_are_not():
+    bare = scaling(beta_fast=None, beta_slow=None, mscale=None, mscale_all_dim=None, attention_factor=0.8)
+    yarn = read_config(bare).mla.rope_scaling
+    assert (yarn.beta_fast, yarn.beta_slow, yarn.attention_factor, yarn.mscale_all_dim) == (32, 1, 0.8, 0)
+    assert table_scale(read_config(bare).mla) == 0.8 and softmax_scale(read_config(bare).mla) == 20**-0.5
+    assert read_config(scaling(beta_fast=7, beta_slow=2)).mla.rope_scaling == Yarn(40, beta_fast=7, beta_slow=2)
+
+
 def test_half_of_the_mscales_leaves_a_note():
     assert "mscale without mscale_all_dim" in read_config(scaling(mscale_all_dim=None)).notes
     assert "mscale_all_dim without mscale" in read_config(scaling(mscale=None)).notes
