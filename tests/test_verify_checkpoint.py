@@ -88,6 +88,31 @@ def test_a_layer_that_breaks_a_claim_turns_its_check_red():
     assert not by_id["5.model_layer"].run(replace(setting, state=silent)).ok
 
 
+@pytest.mark.parametrize("check", READERS, ids=lambda check: check.id)
+def test_each_of_these_checks_looks_at_the_layer(check):
+    class Watched(dict):
+        seen = False
+
+        def __getitem__(self, name):
+            Watched.seen = True
+            return super().__getitem__(name)
+
+        def items(self):
+            Watched.seen = True
+            return super().items()
+
+    check.run(Setting(get_backend("numpy", "float64"), CONFIG, "tiny", state=Given(Watched(drawn(1).arrays), "a test")))
+    assert Watched.seen
+
+
+@np.errstate(invalid="ignore")
+def test_a_ladder_of_nan_does_not_hold():
+    given = drawn(1)
+    given.arrays["kv_b_proj.weight"][0, 0] = np.nan
+    check = next(c for c in READERS if c.id == "4.ladder")
+    assert not check.run(Setting(get_backend("numpy", "float64"), CONFIG, "tiny", state=given)).ok
+
+
 def test_two_layers_are_two_results():
     """Results are cached by the layer that was given, not by its dimensions."""
     first, second = drawn(1), drawn(2)
