@@ -170,12 +170,15 @@ def _product(a: Ball, b: Ball) -> Ball:
     if a.value.dtype != b.value.dtype:  # one light operand makes the product light
         a, b = _light(a), _light(b)
     size_a, size_b, k, unit = np.abs(a.value), np.abs(b.value), a.shape[-1], a.rounding.sums
-    size = size_a @ size_b
     carried: Any = 0.0
-    if np.ndim(a.worst):
-        carried = a.worst @ (size_b + b.worst if np.ndim(b.worst) else size_b)
-    if np.ndim(b.worst):
-        carried = carried + size_a @ b.worst
+    if np.ndim(a.worst) and not np.ndim(b.worst):  # one pass over b, which may be the largest matrix of a layer
+        size, carried = np.split(np.concatenate([size_a, a.worst], axis=-2) @ size_b, 2, axis=-2)
+    else:
+        size = size_a @ size_b
+        if np.ndim(a.worst):
+            carried = a.worst @ (size_b + b.worst)
+        if np.ndim(b.worst):
+            carried = carried + size_a @ b.worst
     squares = (math.sqrt(k) * unit * size) ** 2
     for left, right in ((a.spread, size_b), (size_a, b.spread)):
         if np.ndim(left) and np.ndim(right):

@@ -137,10 +137,9 @@ def exact_noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
     The numbers are exact in bfloat16, float32 and float64 alike, so that a comparison of dtypes measures arithmetic and
     not the rounding of its inputs; and the 187 million weights of a DeepSeek-V3 layer take a second to draw.
     """
-    noise = np.frombuffer(rng.bytes(math.prod(shape)), np.int8).astype(np.float32).reshape(shape)
-    noise *= 2
-    noise += 1  # -255, -253, ..., 255
-    noise *= 2.0 ** -round(math.log2(math.sqrt((256**2 - 1) / 3 * shape[-1])))
+    unit = np.float32(2.0 ** -round(math.log2(math.sqrt((256**2 - 1) / 3 * shape[-1]))))
+    noise = np.frombuffer(rng.bytes(math.prod(shape)), np.int8).reshape(shape) * (2 * unit)
+    noise += unit  # -255, -253, ..., 255 units
     return noise
 
 
