@@ -1,4 +1,5 @@
 """The README tells the truth: its tables and numbers are computed again, and its code runs."""
+import json
 import re
 from pathlib import Path
 
@@ -55,7 +56,12 @@ def test_its_python_runs():
     assert seen["output"].shape == (1, 1, 2048) and np.isfinite(seen["output"]).all() and seen["cache"].lengths == (6,)
 
 
-def test_its_command_lines_are_ones_that_exist():
+def test_its_command_lines_are_ones_that_exist(tmp_path, monkeypatch):
     from mla_lab.__main__ import main
-    commands = re.findall(r"python -m mla_lab (footprint .*|models)", TEXT)
-    assert len(commands) == 2 and all(main(c.split()) == 0 for c in commands)
+    monkeypatch.chdir(tmp_path)
+    v3 = get_model("DeepSeek-V3").mla
+    dims = {f: getattr(v3, f) for f in ("hidden_size", "num_attention_heads", "kv_lora_rank", "q_lora_rank",
+                                        "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+    Path("config.json").write_text(json.dumps(dims | {"num_hidden_layers": 61, "model_type": "deepseek_v3"}))
+    commands = re.findall(r"python -m mla_lab (footprint [^#\n]*|models)", TEXT)
+    assert len(commands) == 4 and all(main(c.split()) == 0 for c in commands)

@@ -12,6 +12,7 @@ if str(ROOT) not in sys.path:
 
 from mla_lab.checks import CHECKS  # noqa: E402
 from mla_lab.faults import FAULTS  # noqa: E402
+from mla_lab.models import models  # noqa: E402
 
 CASES = {
     1: ("Footprint", "01_kv_cache_footprint"),
@@ -41,6 +42,7 @@ def computed() -> dict[str, str]:
         "block: summary": f"\n```text\n{summary}\n```\n",
         "block: claims": f"\n{claims()}\n",
         "count: checks": str(len(CHECKS)),
+        "count: models": str(sum(m.mla is not None for m in models())),
     }
 
 
