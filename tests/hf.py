@@ -182,8 +182,8 @@ def theirs_and_ours(family: Family, rope: dict | None) -> Pair:
     with torch.no_grad():
         for weight, tensor in layer.named_parameters():
             noise = torch.from_numpy(draw(*tensor.shape))
-            norm, wide = "norm" in weight, tensor.shape[-1]
-            tensor.copy_(1 + 0.3 * noise if norm and weight.endswith("weight") else noise * (1.5 / wide**0.5))
+            size = 0.5 if weight.endswith("bias") else 1.5 / tensor.shape[-1] ** 0.5
+            tensor.copy_(1 + 0.3 * noise if "norm" in weight and weight.endswith("weight") else size * noise)
     rotary = rope and family.load(re.sub("(Attention|MLA)$", "RotaryEmbedding", family.attention))(theirs)
     config = our_config({k: given[k] for k in DIMS} | family.ours, rope)
     state = family.adapt({k: v for k, v in layer.state_dict().items() if not k.startswith("indexer.")})
