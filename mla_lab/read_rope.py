@@ -10,7 +10,7 @@ from .errors import InputError
 
 UNTYPED = {"rope_theta", "partial_rotary_factor", "mrope_section"}  # a block of these alone scales nothing
 # What is in the code of a class and not in its configurations, by model_type.
-HALF_SPLIT = {"minicpm3", "hy_v4", "hy_v4_vl_text"}
+HALF_SPLIT = {"minicpm3", "hy_v4"}
 NEVER_ROTATED = {"kimi_linear"}
 
 

@@ -160,7 +160,7 @@ def memory(setting: Setting) -> Verdict:
     return Verdict(
         MEMORY,
         peak,
-        f"less than {expanded:,} B",
+        "less than they would take",
         expanded,
         peak < expanded,
         f"peak bytes of a step over {cached} tokens; expanded keys or values alone: {expanded / 2**20:.1f} MiB",
