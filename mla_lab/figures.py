@@ -82,10 +82,10 @@ def write_figures(folder: str | os.PathLike) -> list[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m mla_lab.plots FOLDER``."""
+    """``python -m mla_lab.figures FOLDER``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m mla_lab.plots FOLDER", file=sys.stderr)
+        print("usage: python -m mla_lab.figures FOLDER", file=sys.stderr)
         return 2
     try:
         print(*write_figures(arguments[0]), sep="\n")
@@ -93,3 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mla_lab: {error}.", file=sys.stderr)
         return 2
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

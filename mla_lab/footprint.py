@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .config import MLAConfig
 from .errors import InputError, positive_int, unknown
 
-if TYPE_CHECKING:
-    from .models import Model
-
+Model = Any  # anything with the fields of `mla_lab.models.Model`, which counts itself with these functions
 Exact = int | Fraction
 UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 

@@ -1,4 +1,4 @@
-"""Figures, each with its numbers in words beside it. ``python -m mla_lab.plots figures`` writes those of the README.
+"""Figures, each with its numbers in words beside it. `mla_lab.figures` writes those of the README.
 
 Every function returns a `Plot`. The numbers are the same on every backend and machine: what is of rounding size is
 drawn, and the text says how it compares with its bound.
@@ -193,13 +193,3 @@ def heat(matrix: Array, title: str, rows: str | Sequence[str], columns: str | Se
     width = max(len(word) for row in words for word in row)
     lines = [title, *("  ".join(f"{word:>{width}}" for word in row) for row in words)]
     return finish(figure, f"{title}: a table of {m.shape[0]} x {m.shape[1]} cells.", lines)
-
-
-def main() -> int:
-    """``python -m mla_lab.plots FOLDER``: write the README's figures."""
-    from .figures import main as write  # which draws with the functions above
-    return write()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -17,6 +17,7 @@ from pathlib import Path
 import hygiene
 import nbformat
 import nbtool
+import normal_form
 import pytest
 from nbformat import NotebookNode
 from sample_notebook import PNG, sample_lesson
@@ -271,11 +272,11 @@ def test_normalising_removes_what_jupyter_adds_and_keeps_what_was_seen(lesson, n
         if cell.get("execution_count"):
             cell.execution_count += 20
     view = cell_with(nb, "widgets.VBox").outputs[0].data
-    view[nbtool.WIDGET_VIEW] = {"model_id": "0" * 32, "version_major": 2, "version_minor": 0}
+    view[normal_form.WIDGET_VIEW] = {"model_id": "0" * 32, "version_major": 2, "version_minor": 0}
     failure = cell_with(nb, "raise ").outputs[0]
     failure.traceback = ["\x1b[31mline 3 of a file\x1b[0m"]
-    assert nbtool.normalise(nb) == stored
-    assert nbtool.dumps(nbtool.normalise(nb)) == lesson.read_text(encoding="utf-8")
+    assert normal_form.normalise(nb) == stored
+    assert normal_form.dumps(normal_form.normalise(nb)) == lesson.read_text(encoding="utf-8")
 
 
 # --- every hygiene rule fires on its planted fault ----------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_files_are_complete_and_the_same_twice(tmp_path):
     files = figures.write_figures(here)
     assert {p.name for p in files} == {f"{name}.{end}" for name in figures.README for end in ("png", "md")}
     assert sorted(files) == sorted(here.iterdir())  # nothing half-written stays
-    command = [sys.executable, "-W", "error", "-m", "mla_lab.plots", str(there)]
+    command = [sys.executable, "-W", "error", "-m", "mla_lab.figures", str(there)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [str(there / p.name) for p in files]
@@ -206,7 +206,7 @@ def test_the_stored_figures_say_what_the_package_says():
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--help"]])
 def test_bad_usage_is_one_line(arguments, capsys):
     assert figures.main(arguments) == 2
-    assert capsys.readouterr().err == "usage: python -m mla_lab.plots FOLDER\n"
+    assert capsys.readouterr().err == "usage: python -m mla_lab.figures FOLDER\n"
 
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path, capsys):

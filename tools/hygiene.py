@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbtool import KERNELSPEC, dumps, normalise
+from normal_form import KERNELSPEC, dumps, normalise
 
 ANATOMY = (
     "Predict first",
