@@ -163,6 +163,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"mla_lab: {error}", file=sys.stderr)
         return 2
+    except MemoryError:
+        print("mla_lab: there is not enough memory for a layer of these dimensions; leave out case 5 (--case 1 2 3 4).",
+              file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("mla_lab: interrupted.", file=sys.stderr)
         return 130

@@ -50,11 +50,11 @@ class Yarn:
     def __post_init__(self):
         positive_int("rope_scaling.original_max_position_embeddings", self.original_max_position_embeddings)
         for name in ("factor", "beta_fast", "beta_slow"):
-            _real(f"rope_scaling.{name}", getattr(self, name), above=0)
+            _real(f"rope_scaling.{name}", getattr(self, name), above=0, most=1e9)
         for name in ("mscale", "mscale_all_dim", "llama_4_scaling_beta"):
-            _real(f"rope_scaling.{name}", getattr(self, name), above=-1e-300)
+            _real(f"rope_scaling.{name}", getattr(self, name), above=-1e-300, most=1e3)
         if self.attention_factor is not None:
-            _real("rope_scaling.attention_factor", self.attention_factor, above=0)
+            _real("rope_scaling.attention_factor", self.attention_factor, above=0, most=1e3)
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class MLAConfig:
         return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self))
 
 
-def _real(field: str, value: object, above: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= above:
-        raise InputError(f"{field} must be a finite number above {above:g}, not {value!r}.")
+def _real(field: str, value: object, above: float, most: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or not above < value <= most:
+        limit = "" if most == math.inf else f" and at most {most:g}"
+        raise InputError(f"{field} must be a finite number above {above:g}{limit}, not {value!r}.")

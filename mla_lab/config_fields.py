@@ -92,8 +92,8 @@ class Fields:
 
     def text(self, key: str, default: str = "") -> str:
         value = self.get(key, default)
-        if not isinstance(value, str):
-            raise self.wrong(key, "text")
+        if not isinstance(value, str) or not value.isprintable():
+            raise self.wrong(key, "printable text")
         return value
 
     def object(self, key: str) -> Fields:
@@ -120,6 +120,9 @@ class Fields:
         return self.values[there[0]] if there else default
 
 
+LARGEST = 16 * 2**20
+
+
 def load(source: str | os.PathLike | Mapping) -> tuple[Mapping, str, str]:
     """The JSON object in a file, or in the ``config.json`` of a folder; where it was read; what to call the model."""
     if isinstance(source, Mapping):
@@ -127,14 +130,27 @@ def load(source: str | os.PathLike | Mapping) -> tuple[Mapping, str, str]:
         return source, "a dictionary", (str(named).rstrip("/").rpartition("/")[2] if named else "") or "this model"
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
+    def once(pairs: list[tuple[str, object]]) -> dict:
+        keys = [key for key, _ in pairs]
+        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+        if twice is not None:
+            raise InputError(f"{path} is no configuration: the key {twice!r} stands twice.")
+        return dict(pairs)
+
     try:
-        found = json.loads(path.read_bytes().decode("utf-8-sig"))
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a file; --config takes a config.json.")
+        if path.exists() and path.stat().st_size > LARGEST:
+            raise InputError(f"{path} is larger than {LARGEST:,} bytes, which no config.json is.")
+        found = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=once)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; --config takes a config.json.") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not JSON: it is not even UTF-8 text.") from None
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.") from None
     except (ValueError, RecursionError):

@@ -141,3 +141,18 @@ def test_models_without_query_compression_or_yarn_pass_too():
         for check in CHECKS:
             if check.case in (4, 5):
                 assert check.run(here).ok, check.id
+
+
+def test_a_layer_of_large_weights_is_decided_in_float64_where_float32_is_vacuous():
+    from mla_lab.verdict import Given
+    from mla_lab.weights import shapes
+    config = MLAConfig(hidden_size=1024, num_attention_heads=8, q_lora_rank=192, kv_lora_rank=128, qk_nope_head_dim=32,
+                       qk_rope_head_dim=16, v_head_dim=40)
+    rng = np.random.default_rng(0)
+    state = {name: 1 + 0.1 * rng.standard_normal(shape) if len(shape) == 1 else 2 * rng.standard_normal(shape)
+             for name, shape in shapes(config).items()}
+    check = next(c for c in CHECKS if c.id == "5.model_layer")
+    verdicts = {dtype: check.run(Setting(get_backend("numpy", dtype), config, "large", state=Given(state, "a test")))
+                for dtype in ("float64", "float32")}
+    assert verdicts["float64"].ok and "float64" in verdicts["float64"].note
+    assert not verdicts["float32"].ok and "vacuous" in verdicts["float32"].note

@@ -199,3 +199,39 @@ def test_a_missing_file_is_refused(tmp_path):
     refused(tmp_path, "config.json does not exist")
     (tmp_path / "config.json").mkdir()
     refused(tmp_path / "config.json", "config.json does not exist")
+
+
+@pytest.mark.parametrize("text, words", [
+    ('{"kv_lora_rank": 512, "kv_lora_rank": 256}', ("'kv_lora_rank'", "stands twice")),
+    ('{"a": {"b": 1, "b": 1}}', ("'b'", "stands twice")),
+])
+def test_a_key_that_stands_twice_is_refused_by_name(tmp_path, text, words):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_config(path)
+    assert all(w in str(error.value) for w in words)
+
+
+@pytest.mark.parametrize("value", ["\ud800", "\x1b[2Jhi\nweights  evil"])
+def test_text_that_a_terminal_would_obey_is_refused(value):
+    with pytest.raises(InputError, match="quant_method"):
+        read_config({**V3, "quantization_config": {"quant_method": value}})
+
+
+def test_what_is_no_file_or_too_large_is_refused_before_it_is_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is not a file"):
+        read_config(pipe)
+    large = tmp_path / "config.json"
+    with open(large, "wb") as file:
+        file.truncate(17 * 2**20)
+    with pytest.raises(InputError, match="larger than"):
+        read_config(large)
+
+
+@pytest.mark.parametrize("field, value", [("mscale_all_dim", 1e200), ("factor", 1e308), ("beta_fast", 1e10)])
+def test_yarn_numbers_that_would_overflow_are_refused_by_name(field, value):
+    with pytest.raises(InputError, match=f"{field}.*at most"):
+        read_config({**V3, "rope_scaling": {**V3["rope_scaling"], field: value}})
