@@ -95,6 +95,9 @@ def chosen(args: argparse.Namespace) -> Model:
 
 
 def run_verify(args: argparse.Namespace) -> int:
+    # Products of these sizes gain nothing from a second thread and lose much where another process has the core.
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
     from tqdm import tqdm
 
     from .arrays import get_backend

@@ -20,6 +20,7 @@ import numpy as np
 from .arrays import UNIT_ROUNDOFF, Array, Backend
 
 FAILURE = 1e-9
+PIECE = 2**22  # elements of a matrix that are worked on at a time
 EXP_ULPS = 4  # NumPy's and torch's exp, log, sin and cos are within this many units in the last place
 
 
@@ -165,8 +166,19 @@ def _light(x: Ball) -> Ball:
     )
 
 
+def _by_columns(a: Ball, b: Ball) -> Ball:
+    """The product with a large matrix, a few columns at a time: its absolute values and squares then stay small."""
+    step = max(1, PIECE // b.shape[0])
+    parts = [_product(a, b[:, at : at + step]) for at in range(0, b.shape[1], step)]
+    value, worst, spread = (np.concatenate([getattr(p, name) for p in parts], axis=-1)
+                            for name in ("value", "worst", "spread"))
+    return Ball(value, a.rounding, worst, spread)
+
+
 @quietly
 def _product(a: Ball, b: Ball) -> Ball:
+    if b.ndim == 2 and b.value.size > PIECE and not np.ndim(b.worst):
+        return _by_columns(a, b)
     if a.value.dtype != b.value.dtype:  # one light operand makes the product light
         a, b = _light(a), _light(b)
     size_a, size_b, k, unit = np.abs(a.value), np.abs(b.value), a.shape[-1], a.rounding.sums

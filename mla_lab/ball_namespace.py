@@ -48,8 +48,8 @@ def permute_dims(x: Ball, axes: tuple[int, ...]) -> Ball:
     return x.map(lambda a: np.transpose(a, axes))
 
 
-def asarray(x: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.asarray(x, dtype=dtype)
+def asarray(x: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+    return x if isinstance(x, Ball) else np.asarray(x, dtype=dtype, copy=copy)
 
 
 def arange(*args: Any, dtype: Any = None, device: Any = None) -> np.ndarray:

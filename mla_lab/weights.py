@@ -113,8 +113,8 @@ class MLAWeights:
             gate = xp.reshape(gate, (config.num_attention_heads, -1, config.hidden_size))
         w_uk, w_uv = recipe.split_kv_b(state["kv_b_proj.weight"], config)
         return cls(
-            query[:, :n, :],
-            query[:, n:, :],
+            xp.asarray(query[:, :n, :], copy=True),  # packed once, or every product would pack it anew
+            xp.asarray(query[:, n:, :], copy=True),
             down[:r, :],
             down[r:, :],
             state["kv_a_layernorm.weight"],
