@@ -154,6 +154,9 @@ def run_verify(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 1 (a check fails or misses a fault), 2 (bad input) or 128 + a signal."""
+    for name in ("stdout", "stderr"):  # closed by the shell, as in `>&-`
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         top = parser()
         args = top.parse_args(argv)

@@ -51,13 +51,13 @@ def project(
     q_latent_scale, latent_scale = recipe.latent_scales(config)
     c_q = hidden
     if weights.w_dq is not None:
-        c_q = recipe.norm_query(store(linear(hidden, weights.w_dq, weights.b_dq)), weights.norm_q, eps)
+        c_q = recipe.norm_query(linear(hidden, weights.w_dq, weights.b_dq, recipe), weights.norm_q, eps)
         c_q = store(times(c_q, q_latent_scale))  # [b, t, q]
     q_nope = store(per_head(c_q, weights.w_uq))  # [b, h, t, n]
     q_rope = store(per_head(c_q, weights.w_qr))  # [b, h, t, p]
-    c_kv = recipe.norm_latent(store(linear(hidden, weights.w_dkv, weights.b_dkv)), weights.norm_kv, eps)
+    c_kv = recipe.norm_latent(linear(hidden, weights.w_dkv, weights.b_dkv, recipe), weights.norm_kv, eps)
     c_kv = store(times(c_kv, latent_scale))  # [b, t, r]
-    k_rope = store(linear(hidden, weights.w_kr, weights.b_kr))  # [b, t, p]
+    k_rope = linear(hidden, weights.w_kr, weights.b_kr, recipe)  # [b, t, p]
     radians, scale = recipe.frequencies(config), recipe.table_scale(config)
     pairing = recipe.pairing(config)
     key_pairing = (recipe.key_pairing or recipe.pairing)(config)
@@ -69,9 +69,10 @@ def project(
     return Projected(store(times(q_nope, by_position)), store(times(q_rope, by_position)), c_kv, k_rope)
 
 
-def linear(x: Array, w: Array, b: Array | None = None) -> Array:
-    """``x @ w.mT``, plus the bias ``b`` if there is one."""
-    return x @ w.mT if b is None else x @ w.mT + b
+def linear(x: Array, w: Array, b: Array | None, recipe: Recipe) -> Array:
+    """``x @ w.mT`` as it is stored, plus the bias ``b`` if there is one."""
+    product = recipe.store(x @ w.mT)
+    return product if b is None else recipe.store(product + b)
 
 
 def times(x: Array, factor: Array | float) -> Array:
@@ -98,7 +99,7 @@ def project_out(heads: Array, hidden: Array, weights: MLAWeights, recipe: Recipe
     if weights.w_gate is not None:
         gate = recipe.gate(wide(recipe.store(per_head(hidden, weights.w_gate))))  # [b, h, t, 1 or v]
         heads = recipe.store(times(heads, gate))
-    return recipe.store(linear(merge_heads(heads), weights.w_o, weights.b_o))
+    return linear(merge_heads(heads), weights.w_o, weights.b_o, recipe)
 
 
 def on_shared_keys(x: Array, shared: Array) -> Array:

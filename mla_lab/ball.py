@@ -21,7 +21,7 @@ from .arrays import UNIT_ROUNDOFF, Array, Backend
 
 FAILURE = 1e-9
 PIECE = 2**22  # elements of a matrix that are worked on at a time
-EXP_ULPS = 4  # NumPy's and torch's exp, log, sin and cos are within this many units in the last place
+EXP_ULPS = 8  # unit roundoffs: NumPy's and torch's exp, log, sin and cos are within 4 units in the last place
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,19 @@ class Ball:
         return self.namespace
 
     def likely(self) -> np.ndarray:
-        """The radius that all elements together leave with probability at most `FAILURE`."""
+        """The radius that all elements together leave with probability at most `FAILURE`, in the model above.
+
+        For a product of exact inputs the model needs independent roundings only. Along a chain it also takes the errors
+        that operands bring along as independent; where many operands share one, as in a layer of identical heads, the
+        true error can be larger. It is an estimate, not a guarantee.
+        """
         return math.sqrt(2 * math.log(2 * max(self.value.size, 1) / FAILURE)) * self.spread
 
+    @quietly
     def _other(self, x: Any) -> Ball:
         if isinstance(x, Ball):
             return x
-        exact = not isinstance(x, float) or x == int(x if math.isfinite(x) else 0)
+        exact = not isinstance(x, float) or x == float(np.float32(x))
         unit = 0.0 if exact else self.rounding.sums  # a Python float is rounded to the dtype of the array
         return Ball(x, self.rounding, unit * abs(x) if unit else 0.0, unit * abs(x) if unit else 0.0)
 

@@ -39,7 +39,8 @@ def spectral_radii(x: Ball) -> dict[str, float]:
     """How far rounding may move any singular value of ``x [m, k]``, by Weyl's inequality.
 
     The guarantee is the Frobenius norm of ``worst``. The likely radius is Tropp's bound on the norm of a matrix with
-    independent entries (Found. Comput. Math. 12 (2012) 389, theorem 4.1), exceeded with probability `FAILURE`.
+    independent entries (Found. Comput. Math. 12 (2012) 389, theorem 4.1), exceeded with
+    probability `FAILURE` if they are.
     """
     spread = np.broadcast_to(x.spread, x.shape).astype(np.float64)
     size = max(np.sqrt(np.sum(spread**2, axis=axis)).max() for axis in (0, 1))
@@ -69,7 +70,7 @@ class Distance:
         """Which radius decided and how much of it was used."""
         if self.kind == "vacuous":
             return f"vacuous: the bound {self.bound:.1e} is as large as the quantity itself (rms {self.size:.1e})"
-        tail = "" if self.kind == "guarantee" else f", exceeded with probability at most {FAILURE:g}"
+        tail = "" if self.kind == "guarantee" else ", which takes errors as independent"
         return f"uses {self.share:.0e} of the {'guaranteed' if self.kind == 'guarantee' else 'likely'} bound{tail}"
 
 

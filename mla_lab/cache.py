@@ -77,6 +77,7 @@ def check_counts(counts: Sequence[int] | None, batch: int, tokens: int) -> tuple
     """``counts`` as a tuple, ``tokens`` for every row by default; refuse what does not fit."""
     if counts is None:
         return (tokens,) * batch
-    if len(counts) != batch or any(not 0 <= int(c) <= tokens for c in counts):
-        raise InputError(f"counts must give a number from 0 to {tokens} for each of {batch} rows, not {list(counts)}.")
+    whole = hasattr(counts, "__len__") and all(hasattr(c, "__index__") for c in counts)
+    if not whole or len(counts) != batch or any(not 0 <= int(c) <= tokens for c in counts):
+        raise InputError(f"counts must give a number from 0 to {tokens} for each of {batch} rows, not {counts!r}.")
     return tuple(int(c) for c in counts)

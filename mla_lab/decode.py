@@ -7,7 +7,7 @@ from itertools import pairwise
 from array_api_compat import array_namespace, device
 
 from .arrays import Array, expect_shape, same_kind
-from .attention import Attended, Projected, attend, project, project_out, visible_keys
+from .attention import MODES, Attended, Projected, attend, project, project_out, visible_keys
 from .cache import LatentCache, check_counts
 from .config import MLAConfig
 from .errors import InputError
@@ -53,7 +53,10 @@ def attend_new(
     """`forward`, with the attention's inner results (weights, LSE) as well."""
     b, t, _ = check_hidden(hidden, weights, config)
     same_kind(hidden=hidden, cache=cache.rows)
-    counts = check_counts(counts, b, t)
+    counts, mode = check_counts(counts, b, t), mode or recipe.decode_mode
+    expect_shape("cache.rows", cache.rows, (b, None, config.cached_width), "this hidden state and configuration")
+    if mode not in MODES:  # before anything is written to the cache
+        raise InputError(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
     q = project(hidden, weights, config, positions_from(cache.lengths, t, hidden), recipe)
     starts, cache = cache.lengths, cache.append(q.c_kv, q.k_rope, counts)
     s = max(max(cache.lengths), 1)  # rows beyond every length need not be read at all
@@ -62,8 +65,12 @@ def attend_new(
     rows = recipe.unused(cache.rows[:, :s, :], used)
     visible = visible_keys(starts, cache.lengths, t, s, hidden, recipe)
     c_kv, k_rope = rows[..., : cache.latent], rows[..., cache.latent :]
-    done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode or recipe.decode_mode, recipe)
-    return project_out(done.heads, hidden, weights, recipe), done, cache
+    done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
+    out = project_out(done.heads, hidden, weights, recipe)
+    if min(counts) < t:  # a bias, or a gate of what padding holds, must not show
+        real = xp.arange(t, **at)[None, :] < xp.asarray(list(counts), **at)[:, None]
+        out = xp.where(real[..., None], out, 0.0)
+    return out, done, cache
 
 
 def full_recompute(

@@ -121,9 +121,8 @@ class MLAWeights:
             w_uk,
             w_uv,
             state["o_proj.weight"],
-            state.get("q_a_proj.weight"),
-            state.get("q_a_layernorm.weight"),
-            state.get("q_a_proj.bias"),
+            *(None if config.q_lora_rank is None else state.get(name)
+              for name in ("q_a_proj.weight", "q_a_layernorm.weight", "q_a_proj.bias")),
             None if b_down is None else b_down[:r],
             None if b_down is None else b_down[r:],
             state.get("o_proj.bias"),

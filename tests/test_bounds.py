@@ -137,7 +137,7 @@ def test_compare_passes_inside_and_fails_outside():
 
 def test_compare_falls_back_to_the_likely_radius_and_says_so():
     got = compare(np.array([1.0, -2.0]), np.array([1.0, -2.0]), sphere(50.0, 1e-3))
-    assert got.ok and got.kind == "likely" and "probability" in got.note
+    assert got.ok and got.kind == "likely" and "independent" in got.note
 
 
 def test_a_vacuous_bound_fails_even_a_perfect_result():

@@ -7,15 +7,28 @@ import pytest
 
 from mla_lab import exact
 from mla_lab.arrays import fresh, get_backend, to_numpy
-from mla_lab.attention import Projected, scores_absorb, scores_naive, values_absorb, values_naive, visible_keys
+from mla_lab.attention import (
+    Projected,
+    project,
+    scores_absorb,
+    scores_naive,
+    values_absorb,
+    values_naive,
+    visible_keys,
+)
 from mla_lab.ball import FAILURE, Ball, Rounding
-from mla_lab.bounds import spectral_radii
+from mla_lab.bounds import ball as exact_ball
+from mla_lab.bounds import compare, spectral_radii
+from mla_lab.cache import LatentCache
 from mla_lab.checks.case2_rank import rank_verdict
-from mla_lab.checks.common import SMALL
+from mla_lab.checks.common import BALLS, SMALL, ball_weights
+from mla_lab.decode import forward, full_recompute, positions_from
+from mla_lab.errors import InputError
 from mla_lab.memory import peak_bytes
-from mla_lab.recipe import RIGHT
+from mla_lab.recipe import RIGHT, rms_norm
 from mla_lab.rope import INTERLEAVED, rotate
 from mla_lab.verdict import Setting
+from mla_lab.weights import MLAWeights, random_state
 
 EXACT = Rounding(0.0, 0.0)
 xp = Ball.namespace
@@ -110,3 +123,84 @@ def test_far_positions_turn_as_complex_numbers_do(backend, at):
 
 def test_the_last_of_many_tokens_sees_all_of_them():
     assert visible_keys((4000,), (5000,), 1000, 5000, np.zeros(1))[0, 0, -1].all()
+
+
+def test_positions_far_beyond_the_original_context_are_not_wrapped(backend):
+    """Rope scores of a layer's own projections at 5,000 and 5,003 are those at 0 and 3."""
+    state = random_state(SMALL, backend, 3)
+    weights, hidden = MLAWeights.from_hugging_face(state, SMALL), backend.asarray(fresh(4)(1, 2, SMALL.hidden_size))
+    def score(*at):
+        q = project(hidden, weights, SMALL, backend.xp.asarray([list(at)], device=backend.device))
+        return to_numpy(q.q_rope[0, :, 1:, :] @ q.k_rope[:, :1, :].mT)
+    assert to_numpy(positions_from((5000, 0), 3, hidden)).tolist() == [[5000, 5001, 5002], [0, 1, 2]]
+    np.testing.assert_allclose(score(5000, 5003), score(0, 3), atol=1e-9)
+    np.testing.assert_allclose(score(4095, 4098), score(0, 3), atol=1e-9)
+    assert np.abs(score(5000, 5002) - score(0, 3)).max() > 1e-3
+
+
+@pytest.mark.parametrize("run", ["forward", "full_recompute"])
+def test_the_mode_that_is_asked_for_is_the_one_that_runs(run):
+    backend, shapes = get_backend(), []
+    weights = MLAWeights.from_hugging_face(random_state(SMALL, backend), SMALL)
+    hidden = fresh(5)(1, 7, SMALL.hidden_size)
+    for mode in ("naive", "absorb"):
+        shapes.clear()
+        recipe = replace(RIGHT, store=lambda x: (shapes.append(x.shape), x)[1])
+        if run == "forward":
+            forward(hidden, weights, SMALL, LatentCache.allocate(SMALL, 1, 7, backend), mode, recipe=recipe)
+        else:
+            full_recompute(hidden, weights, SMALL, mode, recipe)
+        expanded = (1, SMALL.num_attention_heads, 7, SMALL.kv_lora_rank)
+        assert (expanded in shapes) == (mode == "absorb")
+
+
+def test_norms_and_rotations_of_16_bits_are_rounded_once():
+    import torch
+    x, w = (torch.from_numpy(fresh(6)(*s)) for s in ((4, 32), (32,)))
+    narrow = x.bfloat16(), w.bfloat16()
+    exact = rms_norm(narrow[0].double(), narrow[1].double(), 1e-6)
+    assert torch.equal(rms_norm(*narrow, 1e-6), exact.float().bfloat16())
+    at, radians = torch.arange(4) + 900, 1e4 ** (-np.arange(0, 32, 2) / 32)
+    assert torch.equal(rotate(narrow[0], at, radians), rotate(narrow[0].double(), at, radians).float().bfloat16())
+
+
+@pytest.mark.parametrize("gate", [None, "head"])
+def test_the_outputs_of_padding_are_zero_whatever_padding_holds(backend, gate):
+    config = replace(SMALL, attention_bias=True, output_gate=gate)
+    weights = MLAWeights.from_hugging_face(random_state(config, backend, 7), config)
+    hidden = to_numpy(backend.asarray(fresh(8)(2, 3, config.hidden_size))).copy()
+    hidden[1, 1:] = np.nan
+    cache = LatentCache.allocate(config, 2, 3, backend)
+    out, _ = forward(backend.asarray(hidden), weights, config, cache, counts=(3, 1))
+    assert (to_numpy(out)[1, 1:] == 0).all() and np.isfinite(to_numpy(out)).all()
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_a_bias_in_bfloat16_is_rounded_where_its_ball_says(name):
+    backend, config = get_backend(name, "bfloat16"), replace(SMALL, attention_bias=True)
+    state = random_state(config, backend, 9)
+    hidden = backend.asarray(fresh(10)(1, 5, config.hidden_size))
+    got = full_recompute(hidden, MLAWeights.from_hugging_face(state, config), config,
+                         recipe=replace(RIGHT, store=backend.store))
+    sphere = full_recompute(exact_ball(hidden, Rounding.of(backend)), ball_weights(state, config, backend), config,
+                            recipe=BALLS)
+    assert compare(got, sphere.value, sphere, sphere).ok
+
+
+def test_a_bad_mode_or_cache_is_refused_before_the_cache_is_written(backend):
+    weights = MLAWeights.from_hugging_face(random_state(SMALL, backend), SMALL)
+    hidden, cache = backend.asarray(fresh(11)(2, 1, SMALL.hidden_size)), LatentCache.allocate(SMALL, 2, 3, backend)
+    with pytest.raises(InputError, match="mode"):
+        forward(hidden, weights, SMALL, cache, "absorbed")
+    assert (to_numpy(cache.rows) == 0).all()
+    with pytest.raises(InputError, match="cache"):
+        forward(hidden, weights, SMALL, LatentCache.allocate(SMALL, 3, 3, backend))
+    for counts in ((1.9, 1), "12", 3):
+        with pytest.raises(InputError, match="counts"):
+            forward(hidden, weights, SMALL, cache, counts=counts)
+
+
+def test_a_float_that_float32_cannot_hold_is_no_exact_number():
+    x = Ball(np.ones(1), Rounding(2.0**-24, 0.0))
+    assert (x * 33554435.0).worst.item() >= 2 * 33554435.0 * 2.0**-24 * 0.99
+    assert (x * 2.0).worst.item() == pytest.approx(2 * 2.0**-24)
