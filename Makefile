@@ -50,7 +50,7 @@ notebooks: .venv/.test  ## run all notebooks anew and store what they print
 	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) tools/nbtool.py run notebooks/*.ipynb
 
 figures: .venv/.test  ## draw the figures into figures/
-	@$(PY) -m mla_lab.figures figures
+	@OPENBLAS_NUM_THREADS=1 $(PY) -m mla_lab.figures figures
 
 clean:  ## remove caches and build output
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
