@@ -90,7 +90,7 @@ def get_backend(name: str | None = None, dtype: str = "float64") -> Backend:
     if name == "torch-cuda":
         if not torch.cuda.is_available():
             raise InputError("backend 'torch-cuda' needs a CUDA GPU, and torch sees none here; use numpy or torch.")
-        # Otherwise "float32" products would round their inputs to 10 mantissa bits, and bfloat16 ones their partial sums.
+        # Otherwise float32 products would round their inputs to 10 mantissa bits, and bfloat16 their partial sums.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     return Backend(name, dtype, xp, getattr(torch, dtype), "cuda" if name == "torch-cuda" else "cpu")
