@@ -3,8 +3,9 @@
 A `Ball` is an array of values with two radii beside it. Because it speaks the array API, the very functions
 that compute attention on NumPy and torch also compute how far their rounding may carry them:
 
-* ``worst``: no rounding can leave this radius. Every operation adds its own rounding (for a sum of k products
-  gamma_k |A||B|, Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5) to what it inherits.
+* ``worst``: no rounding can leave this radius, overflow and underflow apart, which are not modelled. Every operation
+  adds its own rounding (for a sum of k products gamma_k |A||B|, Higham, Accuracy and Stability of Numerical Algorithms,
+  2nd ed., section 3.5) to what it inherits.
 * ``spread``: the same under the model of Higham and Mary (SIAM J. Sci. Comput. 41 (2019) A2815): roundings are
   independent with mean zero, so they add in squares and gamma_k shrinks to sqrt(k) u. `Ball.likely` multiplies it by
   the factor that all elements together exceed with probability `FAILURE` (Hoeffding).

@@ -162,8 +162,7 @@ def scale(setting: Setting) -> Verdict:
 
 def yarn(setting: Setting) -> Verdict:
     plain, bent = V3.rope_theta ** (-np.arange(0, 64, 2) / 64), setting.recipe.frequencies(V3)
-    kept = int(np.sum(np.abs(bent / plain - 1) < 1e-12))
-    divided = int(np.sum(np.abs(bent / plain * 40 - 1) < 1e-12))
+    kept, divided = int(np.sum(bent == plain)), int(np.sum(bent == plain / 40))  # to the bit: weights 1 and 0 are exact
     return exactly(YARN, {"kept": kept, "divided": divided}, {"kept": 11, "divided": 9},
                    "pairs 0 to 10 kept, 23 to 31 divided by 40, the rest blended")
 
