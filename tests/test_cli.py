@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from mla_lab import __main__ as cli
+from mla_lab.commands import tables
 from mla_lab.recipe import Recipe
 
 
@@ -211,6 +212,6 @@ def test_a_full_disk_is_one_sentence():
 
 
 def test_ctrl_c_gives_130(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "run_models", lambda args: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(tables, "run_models", lambda args: signal.raise_signal(signal.SIGINT))
     assert cli.main(["models"]) == 130
     assert capsys.readouterr().err == "mla_lab: interrupted.\n"

@@ -7,7 +7,7 @@ from configs import QWEN2, SMALL, V3, V4, YARN
 
 from mla_lab import __main__ as cli
 from mla_lab.errors import InputError
-from mla_lab.models import models, refused
+from mla_lab.models import get_mla, models, refused
 
 
 def run(capsys, *args):
@@ -142,4 +142,4 @@ def test_verify_refuses_a_layer_it_does_not_have(capsys):
     assert "Hy4 can be counted but not verified: its softmax has attention sinks" in refuses(
         capsys, "verify", "--model", "Hy4")
     with pytest.raises(InputError, match="is not counted here"):
-        cli.get_mla("DeepSeek-V4-Pro")
+        get_mla("DeepSeek-V4-Pro")

@@ -4,10 +4,29 @@ from __future__ import annotations
 import argparse
 import json
 
-from . import footprint as fp
-from .models import SOURCE_KINDS, Model, get_model, models, refused
-from .read_config import read_config
-from .report import brief, number, plain, print_table
+from .. import footprint as fp
+from ..models import SOURCE_KINDS, Model, get_model, models, refused
+from ..read_config import read_config
+from ..report import brief, number, plain, print_table
+from .options import which_model, whole
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    sizes = commands.add_parser("footprint", help="count what a model caches", allow_abbrev=False)
+    which_model(sizes, "default: a table of all models")
+    sizes.add_argument("--tokens", type=whole, default=8192, metavar="N", help="context of a request (8192)")
+    sizes.add_argument("--batch", type=whole, default=1, metavar="N", help="requests (1)")
+    sizes.add_argument("--dtype", default="bf16", help=f"cache format: {', '.join(fp.CACHE_DTYPES)} (bf16)")
+    sizes.add_argument("--tp", type=whole, metavar="N", help="also the share of each of N tensor-parallel GPUs")
+    sizes.add_argument("--mtp", action="store_true", help="count the multi-token-prediction layer")
+    sizes.add_argument("--index-keys", nargs="?", const="fp8", metavar="FORMAT",
+                       help=f"count the index keys of sparse attention (DSA): {', '.join(fp.INDEX_KEYS)} (fp8)")
+    sizes.add_argument("--json", action="store_true", help="JSON: an object for one model, a list for all")
+    sizes.set_defaults(run=run_footprint)
+
+    table = commands.add_parser("models", help="list the models and where they were read", allow_abbrev=False)
+    table.add_argument("--json", action="store_true")
+    table.set_defaults(run=run_models)
 
 
 def record(model: Model, args: argparse.Namespace) -> dict:

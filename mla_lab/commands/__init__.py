@@ -1,0 +1,10 @@
+"""The commands of ``python -m mla_lab``: one module each, with ``add(commands)`` and what it runs.
+
+A module here may be imported to build the parser of any command, so it loads NumPy, torch and the like only when its
+command runs.
+"""
+from __future__ import annotations
+
+from . import tables, verify
+
+COMMANDS = (verify, tables)
