@@ -1,87 +1,139 @@
-"""Every checker accepts the right answer, and gives each known mistake the hint that fits it."""
+"""Every checker accepts the right answer, gives each known mistake its own hint, and takes whatever it is given."""
 import numpy as np
 import pytest
 
-from mla_lab import exercises as ex
+from mla_lab import exercises
+from mla_lab.exercises.registry import EXERCISES, LEVELS, OPEN, RIGHT, Exercise, exercise
+
+ALL = exercises.all_exercises()
+BY_NAME = pytest.mark.parametrize("ex", ALL, ids=lambda e: e.name)
 
 
-def rotated(x, at, sign=1.0, swap=False):
-    radians = 10000.0 ** (-np.arange(0, len(x), 2) / len(x))
-    half = len(x) // 2
-    a, b = (x[:half], x[half:]) if swap else (x[0::2], x[1::2])
-    c, s = np.cos(at * radians), sign * np.sin(at * radians)
-    y = np.empty_like(x)
-    if swap:
-        y[:half], y[half:] = a * c - b * s, b * c + a * s
-    else:
-        y[0::2], y[1::2] = a * c - b * s, b * c + a * s
-    return y
+class Hostile:
+    """An object on which everything fails."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("no")
+
+    __eq__ = __float__ = __bool__ = __repr__ = __array__
+    __hash__ = None
 
 
-W_UK = np.array([[[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [1, -1, 0]]], float)
-Q = np.array([[1, 1], [2, 0]], float)
+def leaves(*_):
+    raise SystemExit(3)
 
 
-@pytest.mark.parametrize(
-    "checker, right",
-    [
-        (ex.check_cache, 35_712),
-        (ex.check_rank, 576),
-        (ex.check_rotation, rotated),
-        (ex.check_scale, 192**-0.5),
-        (ex.check_absorbed_query, np.einsum("hn,hnr->hr", Q, W_UK)),
-        (ex.check_positions, [[5, 6, 7], [0, 1, 2], [2, 3, 4]]),
-        (ex.check_crossover, 131072 / 768),
-        (ex.check_crossover, 170.67),
-        (ex.check_crossover, 171),
-    ],
-)
-def test_right_open_and_unlike_answers(checker, right):
-    assert checker(right) == "right"
-    assert checker(None) == checker(...) == "not answered yet"
-    assert checker("seventy" if checker is not ex.check_rotation else lambda x, at: "no").startswith(
-        ("a number", "not yet")
-    )
+def fails(*_):
+    raise KeyError("x\ny")
 
 
-@pytest.mark.parametrize(
-    "checker, answer, hint",
-    [
-        (ex.check_cache, 2 * 62 * 288 * 2, "key and value"), (ex.check_cache, 62 * 256 * 2, "rope key is cached"),
-    (ex.check_cache, 62 * (256 + 40 * 32) * 2, "one for all heads"), (ex.check_cache, 576, "one layer"),
-    (ex.check_cache, 62 * 288, "2 bytes"), (ex.check_cache, 62 * 40 * 160 * 2, "do not enter"),
-    (ex.check_cache, 1, "look again"), (ex.check_rank, 1024, "share one latent"), (ex.check_rank, 640, "64 wide"),
-    (ex.check_rank, 1088, "share one latent"),
-        (ex.check_rank, 512, "adds its own width"),
-        (ex.check_rank, 2000, "tokens"),
-        (ex.check_rotation, lambda x, at: rotated(x, at, swap=True), "pairs channel i"),
-        (ex.check_rotation, lambda x, at: rotated(x, at, sign=-1.0), "other way"),
-        (ex.check_rotation, lambda x, at: x, "nothing has turned"),
-        (ex.check_rotation, lambda x, at: x[:3], "shape"),
-        (ex.check_rotation, lambda x: x, "TypeError"),
-        (ex.check_scale, 576**-0.5, "cache's"),
-        (ex.check_scale, 128**-0.5, "rope channels"),
-        (ex.check_scale, 192**0.5, "one over"),
-        (ex.check_scale, 1 / 192, "square root"),
-        (ex.check_absorbed_query, [[1, 1, 0], [2, 4, 0]], "head by head"),
-        (ex.check_absorbed_query, [1, 1, 2], "sum over"),
-        (ex.check_absorbed_query, W_UK, "shape"),
-        (ex.check_positions, [[0, 1, 2]] * 3, "starts at 0"),
-        (ex.check_positions, [[5, 6, 7]] * 3, "longest"),
-        (ex.check_positions, [[6, 7, 8], [1, 2, 3], [3, 4, 5]], "too far"),
-        (ex.check_crossover, 131072 / (2 * 576 - 320), "2r + p"),
-        (ex.check_crossover, 131072 / (1088 - 256), "p cancels"),
-        (ex.check_crossover, 131072 / (1024 - 320), "on both or on neither"),
-        (ex.check_crossover, 131072 / (576 - 320), "used twice"),
-        (ex.check_crossover, 128 * 131072 / 768, "factor of the heads"),
-        (ex.check_crossover, 131072 / 768 / 128, "they cancel"),
-        (ex.check_crossover, 65536 / 768, "values are rebuilt"),
-        (ex.check_crossover, 2 * 131072 / 768, "two FLOP"),
-        (ex.check_crossover, 768 / 131072, "inverse"),
-        (ex.check_crossover, 170, "look again"),
-        (ex.check_crossover, [170.67, 170.67], "shape"),
-    ],
-)
-def test_each_mistake_gets_its_own_hint(checker, answer, hint):
-    assert hint in checker(answer), checker(answer)
-    assert checker(answer) != "right"
+BESTIARY = ["", "seventy", b"7", object(), Hostile(), [], [[1], [2, 3]], [None], {}, {1, 2}, float("nan"), float("inf"),
+            1j, True, int, np.array(["a"]), np.zeros((0, 3)), 10**400, -1, lambda *a: None, lambda *a: "no",
+            lambda *a: 7.0, lambda *a: [None], lambda *a: a[0], lambda *a: Hostile(), lambda: 1, leaves, fails]
+
+
+@BY_NAME
+def test_right_and_open(ex):
+    assert ex(ex.right) == RIGHT
+    assert ex(None) == ex(...) == OPEN
+
+
+@BY_NAME
+def test_each_known_mistake_gets_its_own_hint(ex):
+    assert len(ex.wrong) >= 3 and len(set(ex.wrong.values())) == len(ex.wrong)
+    for mistake, hint in ex.wrong.items():
+        assert ex(mistake) == f"not yet: {hint}"
+
+
+@BY_NAME
+def test_whatever_it_is_given_it_answers_in_one_sentence(ex):
+    for answer in BESTIARY:
+        said = ex(answer)
+        assert isinstance(said, str) and said != RIGHT and said != OPEN and "\n" not in said and len(said) < 400, said
+
+
+@BY_NAME
+def test_a_number_written_into_a_function_is_refused(ex):
+    if callable(ex.right):
+        first = ex.see(ex.right)[0]
+        assert "must use its arguments" in ex(lambda *a: first)
+
+
+@BY_NAME
+def test_its_words_are_fit_to_be_read(ex):
+    for text in (ex.task, *ex.wrong.values()):
+        assert "\n" not in text and text.strip() == text and 5 < len(text) < 160, text
+
+
+def test_old_names_keep_working():
+    for name in ("cache", "rank", "rotation", "scale", "absorbed_query", "positions", "crossover"):
+        assert isinstance(getattr(exercises, f"check_{name}"), Exercise)
+    with pytest.raises(AttributeError, match="check_nothing"):
+        exercises.check_nothing  # noqa: B018
+
+
+# --- kinds of answers, on exercises made for it -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def make():
+    before = dict(EXERCISES)
+
+    def made(right, wrong, see=lambda answer: answer, **how):
+        return exercise("99", "recall", right=right, wrong=wrong, **how)(documented(see))
+
+    yield made
+    EXERCISES.clear()
+    EXERCISES.update(before)
+
+
+def documented(see):
+    def check_made_up(answer):
+        """What is asked."""
+        return see(answer)
+    return check_made_up
+
+
+def test_numbers(make):
+    ex = make([1.0, 200.0], {(1.0, 2.0): "a", (1.0,): "b"}, close=1e-2)
+    assert ex((1.0, 201.9)) == ex(np.array([1, 200], np.uint8)) == RIGHT
+    assert ex((1.0, 202.1)) == "not yet: look again" and ex([1.0, 2.0]) == "not yet: a"
+    assert ex([[1.0, 200.0]]) == "not yet: the shape should be (2,), not (1, 2)"
+    assert ex([1.0, float("nan")]) == "not yet: there is a NaN or an infinity in it"
+    assert ex("x") == "a number or an array of numbers is needed, not an object of type str"
+    assert ex(True) == "a number or an array of numbers is needed, not True"
+
+
+def test_tensors(make):
+    torch = pytest.importorskip("torch")
+    ex = make([1.0, 2.0], {})
+    assert ex(torch.tensor([1.0, 2.0], requires_grad=True)) == ex(torch.tensor([1, 2]).bfloat16()) == RIGHT
+
+
+def test_words(make):
+    ex = make("Rope", {"nope": "not that", "latent": "nor that"})
+    assert ex(" rope ") == RIGHT and ex("NOPE") == "not yet: not that"
+    assert ex("x") == "'x' is none of Rope, latent, nope"
+    assert ex(3) == "a word in quotes is needed, one of Rope, latent, nope; not an object of type int"
+
+
+def test_functions(make):
+    ex = make(lambda x, n: x * n, {lambda x, n: x + n: "sum"}, lambda f: [f(np.ones(2), 3), f(np.ones(2), 4)])
+    assert ex(lambda x, n: n * x) == RIGHT and ex(lambda a, b: a + b) == "not yet: sum"
+    assert ex(3) == "a function of (x, n) is needed, not an object of type int"
+    assert ex(lambda x, n: 3 * x) == ("not yet: your function gives the same whatever it is given; it must use its "
+                                      "arguments")
+    assert ex(lambda x, n: 3 * x + 2 * n - 6).startswith("not yet: right for the first input and not for others")
+    assert ex(lambda x: x).startswith("not yet: your function raised TypeError: ")
+    assert ex(lambda x, n: print("", end="")) == "not yet: your function returned None; is there a `return` at its end?"
+
+
+def test_levels_and_names_are_held(make):
+    with pytest.raises(ValueError, match="level must be one of recall, compute, implement, find the bug"):
+        exercise("01", "hard", right=1, wrong={})
+    other = documented(len)
+    other.__module__ = "elsewhere"
+    make(1, {})
+    with pytest.raises(ValueError, match="two exercises are called check_made_up"):
+        exercise("99", "recall", right=1, wrong={})(other)
+    assert all(e.level in LEVELS for e in ALL)
