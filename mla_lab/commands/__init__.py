@@ -5,6 +5,6 @@ command runs.
 """
 from __future__ import annotations
 
-from . import tables, verify
+from . import capacity, grade, tables, verify
 
-COMMANDS = (verify, tables)
+COMMANDS = (verify, tables, capacity, grade)
