@@ -1,0 +1,108 @@
+"""`grade` says what the checkers say of a learner's notebook, and leaves the notebook as it is."""
+import json
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from mla_lab import InputError, exercises, grading
+from mla_lab import __main__ as cli
+from mla_lab.commands import grade as command
+
+OPEN = "not answered yet"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write cells as a notebook of case 01 in a folder of its own."""
+    def write(*sources, name="01_learner.ipynb"):
+        path = tmp_path / name
+        nb = new_notebook(cells=[new_markdown_cell("exercises.check_cache(text)"), *map(new_code_cell, sources)])
+        nbformat.write(nb, path)
+        return path
+    return write
+
+
+def said(path, **how):
+    return {r.exercise: r.said for r in grading.grade(path, **how)}
+
+
+def test_right_wrong_open_gone_and_broken_answers(written):
+    path = written("from mla_lab import exercises\nlayers = 62\n1 / 0",
+                   "answer = layers * 288 * 2  # uses what stands above\nprint(exercises.check_cache(answer))",
+                   "smallest = 'MLA'\n# print is gone; so exercises.check_saving(nothing) is a remark\n"
+                   "exercises.check_smallest(smallest)",
+                   "my_fit = None  # a function\nprint(exercises.check_fit(my_fit))",
+                   "my_each = undefined\nprint(exercises.check_each_gpu(my_each))",
+                   "raise SystemExit  # behind the last answer")
+    hint = exercises.check_smallest.wrong["MLA"]
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    found = said(path)
+    assert found == {
+        "check_smallest": f"not yet: {hint}", "check_cache": "right", "check_saving": grading.GONE, "check_fit": OPEN,
+        "check_each_gpu": "its cell stops with NameError: name 'undefined' is not defined"}
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_an_endless_answer_and_a_dying_kernel_are_told(written, caplog):
+    endless = "from mla_lab import exercises\ndef my_fit(*a):\n    while True: pass\nprint(exercises.check_fit(my_fit))"
+    dying = "answer = 1\nimport os; os._exit(1)\nprint(exercises.check_cache(answer))"
+    found = said(written(endless, "my_each = 3\nexercises.check_each_gpu(my_each)", dying), timeout=2)
+    assert found["check_fit"] == "its cell did not end within 2 s"
+    assert found["check_each_gpu"].startswith("a function of (tokens, layers, tp)")
+    assert found["check_cache"] == "the kernel died" and not caplog.records
+
+
+def test_no_kernel_is_started_where_nothing_is_answered(written, monkeypatch):
+    monkeypatch.setattr(grading, "judge", lambda *_: pytest.fail("a kernel"))
+    path = written("answer = None\nprint(exercises.check_cache(answer))", "print(exercises.check_cache(288 * 2))")
+    assert said(path)["check_cache"] == OPEN
+
+
+@pytest.mark.parametrize("source, answered", [
+    ("x = None", False), ("x = ...  # later", False), ("x=None", False), ("x = 3", True), ("x = None\nx = 3", True),
+    ("def x(a):\n    return a", True), ("x = None\ndef x(a): return a", True), ("x: int = 4", True), ("", True),
+    ("x = None  # def x(a): ...\nprint(x == 3)", False), ("x, y = 1, 2", True), ("x = None if y else 3", True),
+])
+def test_what_counts_as_an_answer(source, answered):
+    assert grading.answered(source, "x") is answered
+
+
+def test_the_command(written, tmp_path, capsys, monkeypatch):
+    path = written("from mla_lab import exercises\nanswer = 35_712\nprint(exercises.check_cache(answer))")
+    written("print(1)", name="14_none.ipynb")
+    report = tmp_path / "r.json"
+    run = graded
+    assert run(str(path), "--json", str(report)) == 0
+    out = capsys.readouterr().out
+    assert "01_learner.ipynb  #----  1 of 5 solved" in out and "1 of 5 exercises solved" in out
+    assert {r["exercise"]: r["solved"] for r in json.loads(report.read_text())[path.name]}["check_cache"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"no notebook in \./notebooks"):
+        run()
+    (tmp_path / "notebooks").mkdir()
+    path.rename(tmp_path / "notebooks" / path.name)
+    (tmp_path / "14_none.ipynb").rename(tmp_path / "notebooks" / "14_none.ipynb")
+    assert run() == 0
+    out = capsys.readouterr().out
+    assert "14_none" not in out and out.endswith("1 of 5 exercises solved\n")
+    assert run("notebooks/14_none.ipynb") == 0 and "14_none.ipynb: no exercises" in capsys.readouterr().out
+
+
+def graded(*args):
+    top = cli.Parser()
+    command.add(top.add_subparsers())
+    parsed = top.parse_args(["grade", *args])
+    return parsed.run(parsed)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "{}", '{"nbformat": 4, "cells": 3}', "\xff"])
+def test_what_is_no_notebook_is_refused_in_one_sentence(tmp_path, text):
+    path = tmp_path / "01.ipynb"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match="is not a notebook") as error:
+        grading.grade(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="cannot read"):
+        grading.grade(tmp_path / "01_none.ipynb")
