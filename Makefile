@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Warnings as errors are for the tests (pyproject.toml), not for the kernels that nbval starts.
 unexport PYTHONWARNINGS
 
-.PHONY: verify test test-unit test-notebooks-numpy test-notebooks-torch lint lab notebooks figures clean distclean help
+.PHONY: verify test test-unit test-notebooks-numpy test-notebooks-torch lint lab notebooks grade figures clean distclean help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -48,6 +48,9 @@ lab: .venv/.test  ## open the notebooks in JupyterLab, on this machine only
 
 notebooks: .venv/.test  ## run all notebooks anew and store what they print
 	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) tools/nbtool.py run notebooks/*.ipynb
+
+grade: .venv/.test  ## which exercises of the notebooks are solved, with a hint for the others
+	@$(PY) -m mla_lab grade
 
 figures: .venv/.test  ## draw the figures into figures/
 	@OPENBLAS_NUM_THREADS=1 $(PY) -m mla_lab.figures figures
