@@ -55,9 +55,10 @@ def project(
         c_q = store(times(c_q, q_latent_scale))  # [b, t, q]
     q_nope = store(per_head(c_q, weights.w_uq))  # [b, h, t, n]
     q_rope = store(per_head(c_q, weights.w_qr))  # [b, h, t, p]
-    c_kv = recipe.norm_latent(linear(hidden, weights.w_dkv, weights.b_dkv, recipe), weights.norm_kv, eps)
-    c_kv = store(times(c_kv, latent_scale))  # [b, t, r]
+    c_kv = linear(hidden, weights.w_dkv, weights.b_dkv, recipe)  # [b, t, r]
     k_rope = linear(hidden, weights.w_kr, weights.b_kr, recipe)  # [b, t, p]
+    c_kv, k_rope = recipe.norm_kv(c_kv, k_rope, weights.norm_kv, eps)
+    c_kv = store(times(c_kv, latent_scale))
     radians, scale = recipe.frequencies(config), recipe.table_scale(config)
     pairing = recipe.pairing(config)
     key_pairing = (recipe.key_pairing or recipe.pairing)(config)
@@ -102,39 +103,43 @@ def project_out(heads: Array, hidden: Array, weights: MLAWeights, recipe: Recipe
     return linear(merge_heads(heads), weights.w_o, weights.b_o, recipe)
 
 
-def on_shared_keys(x: Array, shared: Array) -> Array:
-    """``x [b, h, t, i] @ shared [b, i, o]`` with the heads folded into rows, so that ``shared`` is read once."""
+def product(x: Array, y: Array, recipe: Recipe) -> Array:
+    """``x @ y`` as it is stored."""
+    return recipe.store(recipe.operand(x) @ recipe.operand(y))
+
+
+def on_shared_keys(x: Array, shared: Array, recipe: Recipe = RIGHT) -> Array:
+    """``x [b, h, t, i] @ shared [b, i, o]`` as it is stored; the heads are rows, so that ``shared`` is read once."""
     xp, (b, h, t, i) = array_namespace(x), x.shape
-    return xp.reshape(xp.reshape(x, (b, h * t, i)) @ shared, (b, h, t, shared.shape[-1]))
+    return xp.reshape(product(xp.reshape(x, (b, h * t, i)), shared, recipe), (b, h, t, shared.shape[-1]))
 
 
 def scores_naive(q: Projected, c_kv: Array, k_rope: Array, w_uk: Array, recipe: Recipe = RIGHT) -> Array:
     """Expand the keys, then score: unscaled logits ``[b, h, t, s]`` (DeepSeek-V2 eq. 13-18)."""
     store = recipe.store
     k_nope = recipe.expanded_keys(store(c_kv[:, None, :, :] @ w_uk.mT))  # [b, h, s, n]  what absorption avoids
-    content = store(q.q_nope @ k_nope.mT)
-    return recipe.terms(wide(content), wide(store(on_shared_keys(q.q_rope, k_rope.mT))))
+    content = product(q.q_nope, k_nope.mT, recipe)
+    return recipe.terms(wide(content), wide(on_shared_keys(q.q_rope, k_rope.mT, recipe)))
 
 
 def scores_absorb(q: Projected, c_kv: Array, k_rope: Array, w_uk: Array, recipe: Recipe = RIGHT) -> Array:
     """Move the query into the latent space, then score against the cache as it is: ``[b, h, t, s]``."""
-    store = recipe.store
-    q_latent = store(q.q_nope @ w_uk)  # [b, h, t, r]
-    content = store(on_shared_keys(q_latent, c_kv.mT))
-    return recipe.terms(wide(content), wide(store(on_shared_keys(q.q_rope, k_rope.mT))))
+    q_latent = recipe.store(q.q_nope @ w_uk)  # [b, h, t, r]
+    content = on_shared_keys(q_latent, c_kv.mT, recipe)
+    return recipe.terms(wide(content), wide(on_shared_keys(q.q_rope, k_rope.mT, recipe)))
 
 
 def values_naive(p: Array, c_kv: Array, w_uv: Array, recipe: Recipe = RIGHT) -> Array:
     """Expand the values, then average them: ``[b, h, t, v]``."""
-    return recipe.store(p @ recipe.store(c_kv[:, None, :, :] @ w_uv))
+    return product(p, recipe.store(c_kv[:, None, :, :] @ w_uv), recipe)
 
 
 def values_absorb(p: Array, c_kv: Array, w_uv: Array, recipe: Recipe = RIGHT) -> Array:
     """Average the latents, then expand the one average: ``[b, h, t, v]``."""
-    return recipe.store(recipe.store(on_shared_keys(p, c_kv)) @ w_uv)
+    return recipe.store(on_shared_keys(p, c_kv, recipe) @ w_uv)
 
 
-def softmax(logits: Array, visible: Array) -> tuple[Array, Array]:
+def softmax(logits: Array, visible: Array, recipe: Recipe = RIGHT) -> tuple[Array, Array]:
     """Weights ``[.., t, s]`` and natural-log LSE ``[.., t]`` over the visible keys.
 
     A query that sees no key gets weights 0 and LSE -inf. No infinity is ever subtracted from another.
@@ -143,10 +148,12 @@ def softmax(logits: Array, visible: Array) -> tuple[Array, Array]:
     top = xp.max(xp.where(visible, logits, -float("inf")), axis=-1, keepdims=True)
     top = xp.where(top == -float("inf"), 0.0, top)
     shares = xp.where(visible, xp.exp(xp.where(visible, logits, top) - top), 0.0)
-    total = xp.sum(shares, axis=-1, keepdims=True)
-    nothing = ~xp.any(visible, axis=-1, keepdims=True)
-    safe = xp.where(nothing, 1.0, total)
-    return shares / safe, xp.where(nothing, -float("inf"), xp.log(safe) + top)[..., 0]
+    nothing, (weight, lse) = ~xp.any(visible, axis=-1, keepdims=True), recipe.nothing
+    total = xp.where(nothing, 1.0, recipe.total(shares))
+    p = shares / total
+    if weight != 0:
+        p = xp.where(nothing, weight, p)
+    return p, recipe.lse(xp.where(nothing, lse, xp.log(total) + top))[..., 0]
 
 
 def attend(
@@ -165,8 +172,9 @@ def attend(
         raise InputError(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
     scores, values = (scores_naive, values_naive) if mode == "naive" else (scores_absorb, values_absorb)
     logits = scores(q, c_kv, k_rope, w_uk, recipe) * recipe.scale(config)
-    p, lse = softmax(recipe.probabilities(logits), visible)
-    return Attended(values(recipe.store(narrow(p, c_kv)), c_kv, w_uv, recipe), lse, p, logits)
+    p, lse = softmax(recipe.probabilities(logits), visible, recipe)
+    heads = values(recipe.store(narrow(p, c_kv)), recipe.values(c_kv, k_rope), w_uv, recipe)
+    return Attended(recipe.heads(heads), lse, p, logits)
 
 
 def visible_keys(starts: Any, ends: Any, tokens: int, keys: int, like: Array, recipe: Recipe = RIGHT) -> Array:
@@ -177,7 +185,7 @@ def visible_keys(starts: Any, ends: Any, tokens: int, keys: int, like: Array, re
     """
     xp = array_namespace(like)
     at = {"device": device(like)}
-    start, end = (xp.asarray(list(x), **at)[:, None, None] for x in (starts, ends))  # [b, 1, 1]
+    start, end = (xp.asarray(list(recipe.lengths(x)), **at)[:, None, None] for x in (starts, ends))  # [b, 1, 1]
     query, key = xp.arange(tokens, **at)[:, None], xp.arange(keys, **at)[None, :]
     seen = recipe.visible(query, key, start) & (key < end) & (start + query < end)
     return seen[:, None, :, :]

@@ -15,10 +15,10 @@ from .recipe import RIGHT, Recipe
 from .weights import MLAWeights
 
 
-def positions_from(starts: Sequence[int], tokens: int, like: Array) -> Array:
+def positions_from(starts: Sequence[int], tokens: int, like: Array, recipe: Recipe = RIGHT) -> Array:
     """Absolute positions ``[b, t]`` of the next ``tokens`` tokens of rows that hold ``starts`` tokens already."""
     xp, at = array_namespace(like), {"device": device(like)}
-    return xp.asarray(list(starts), **at)[:, None] + xp.arange(tokens, **at)[None, :]
+    return recipe.position(xp.asarray(list(starts), **at)[:, None], xp.arange(tokens, **at)[None, :])
 
 
 def forward(
@@ -57,16 +57,25 @@ def attend_new(
     expect_shape("cache.rows", cache.rows, (b, None, config.cached_width), "this hidden state and configuration")
     if mode not in MODES:  # before anything is written to the cache
         raise InputError(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
-    q = project(hidden, weights, config, positions_from(cache.lengths, t, hidden), recipe)
-    starts, cache = cache.lengths, cache.append(q.c_kv, q.k_rope, counts)
+    q = project(hidden, weights, config, positions_from(cache.lengths, t, hidden, recipe), recipe)
+    before, starts, cache = cache, cache.lengths, cache.append(q.c_kv, q.k_rope, counts)
     s = max(max(cache.lengths), 1)  # rows beyond every length need not be read at all
     xp, at = array_namespace(hidden), {"device": device(hidden)}
-    used = xp.arange(s, **at)[None, :] < xp.asarray(list(cache.lengths), **at)[:, None]  # [b, s]
+    used = xp.arange(s, **at)[None, :] < xp.asarray(list(recipe.lengths(cache.lengths)), **at)[:, None]  # [b, s]
     rows = recipe.unused(cache.rows[:, :s, :], used)
     visible = visible_keys(starts, cache.lengths, t, s, hidden, recipe)
-    c_kv, k_rope = rows[..., : cache.latent], rows[..., cache.latent :]
-    done = attend(q, c_kv, k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
+    rows, visible = recipe.batch(rows, visible)
+    keys = (rows[..., : cache.latent], rows[..., cache.latent :])
+    if recipe.edges is None:
+        done = attend(q, *keys, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
+    else:
+        heads, lse = attend_in_chunks(
+            q, *keys, weights, config, visible, recipe.edges(min(starts), rows.shape[1]), mode, recipe)
+        done = Attended(heads, lse, None, None)
     out = project_out(done.heads, hidden, weights, recipe)
+    written = recipe.cached(q, hidden, weights)
+    if written[0] is not q.c_kv or written[1] is not q.k_rope:
+        cache = before.append(*written, counts)
     if min(counts) < t:  # a bias, or a gate of what padding holds, must not show
         real = xp.arange(t, **at)[None, :] < xp.asarray(list(counts), **at)[:, None]
         out = xp.where(real[..., None], out, 0.0)
@@ -78,7 +87,7 @@ def full_recompute(
 ) -> Array:
     """The oracle: ``[b, t, d]`` for all tokens at once, from position 0, without any cache."""
     b, t, _ = check_hidden(hidden, weights, config)
-    q = project(hidden, weights, config, positions_from((0,) * b, t, hidden), recipe)
+    q = project(hidden, weights, config, positions_from((0,) * b, t, hidden, recipe), recipe)
     visible = visible_keys((0,) * b, (t,) * b, t, t, hidden, recipe)
     done = attend(q, q.c_kv, q.k_rope, weights.w_uk, weights.w_uv, config, visible, mode, recipe)
     return project_out(done.heads, hidden, weights, recipe)
@@ -95,13 +104,18 @@ def attend_in_chunks(
     """
     if list(edges) != sorted(edges) or edges[0] != 0 or edges[-1] != c_kv.shape[1] or edges[-1] == 0:
         raise InputError(f"edges must rise from 0 to the {c_kv.shape[1]} cached tokens, not {list(edges)}.")
-    parts = []
+    parts, empty = [], 0
     for low, high in pairwise(edges):
         if low == high:
+            empty += 1
             continue
         piece = attend(q, c_kv[:, low:high, :], k_rope[:, low:high, :], weights.w_uk, weights.w_uv, config,
                        visible[..., low:high], mode, recipe)
         parts.append((piece.heads, piece.lse))
+    weight, lse = recipe.nothing
+    if lse != -float("inf"):  # otherwise a piece of no keys counts for nothing
+        xp, (heads, like) = array_namespace(parts[0][1]), parts[0]
+        parts = [(xp.full_like(heads, weight), xp.full_like(like, lse))] * empty + parts
     return recipe.merge(parts)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from .arrays import Array, Backend
 from .config import MLAConfig
-from .recipe import RIGHT, Recipe, keep
+from .recipe import RIGHT, Recipe
 
 CONFIG = MLAConfig(
     hidden_size=19, num_attention_heads=2, kv_lora_rank=3, qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=1
@@ -23,7 +23,7 @@ W_O = ((1, 1), (1, -1))
 
 def without_norm(recipe: Recipe = RIGHT) -> Recipe:
     """``recipe`` with the latent's RMSNorm left out, so that the latents stay whole numbers."""
-    return replace(recipe, norm_latent=keep)
+    return replace(recipe, norm_kv=lambda latent, rope_key, weight, eps: (latent, rope_key))
 
 
 def hidden(backend: Backend) -> Array:

@@ -14,7 +14,8 @@ from tqdm import tqdm
 from . import plots
 from .arrays import UNIT_ROUNDOFF, fresh, get_backend, to_numpy
 from .checks import case2_rank, case4_absorption
-from .faults import FAULTS, keys_turned
+from .faults import FAULTS
+from .faults.rank import keys_turned
 from .models import get_model
 from .recipe import RIGHT
 from .spectrum import rounding_radius, singular_values

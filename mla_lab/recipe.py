@@ -15,6 +15,7 @@ from array_api_compat import array_namespace
 
 from .arrays import Array, narrow, wide
 from .config import MLAConfig
+from .fp8 import dequantize
 from .rope import Pairing, frequencies, pairing_of, query_scale, softmax_scale, table_scale
 
 
@@ -32,6 +33,31 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     xp, w = array_namespace(x), wide(x)
     mean_square = xp.sum(w * w, axis=-1, keepdims=True) * (1 / x.shape[-1])
     return narrow(w / xp.sqrt(mean_square + eps) * wide(weight), x)
+
+
+def normed_latent(latent: Array, rope_key: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+    """The latent normed over its own r channels; the rope key beside it stays as it is."""
+    return rms_norm(latent, weight, eps), rope_key
+
+
+def consecutive(start: Array, index: Array) -> Array:
+    """Absolute position of the token with number ``index`` in a call on a cache that holds ``start`` tokens."""
+    return start + index
+
+
+def what_was_projected(projected: Any, hidden: Array, weights: Any) -> tuple[Array, Array]:
+    """Later steps read what this one used: the normed latent and the rotated rope key."""
+    return projected.c_kv, projected.k_rope
+
+
+def sum_of_shares(shares: Array) -> Array:
+    """The denominator of the softmax ``[..., t, 1]``, in the dtype of the shares."""
+    return array_namespace(shares).sum(shares, axis=-1, keepdims=True)
+
+
+def own_rows(rows: Array, visible: Array) -> tuple[Array, Array]:
+    """A sequence attends to its own cached rows and to nobody else's."""
+    return rows, visible
 
 
 def latent_scales(config: MLAConfig) -> tuple[float, float]:
@@ -123,6 +149,7 @@ class Recipe:
     key_pairing: Callable[[MLAConfig], Pairing] | None = None  # None: the query's
     frequencies: Callable[[MLAConfig], np.ndarray] = frequencies
     table_scale: Callable[[MLAConfig], float] = table_scale
+    position: Callable[[Array, Array], Array] = consecutive
     query_position: Callable[[Any], Any] = keep
     key_position: Callable[[Any], Any] = keep
     scale: Callable[[MLAConfig], float] = softmax_scale
@@ -130,18 +157,29 @@ class Recipe:
     latent_scales: Callable[[MLAConfig], tuple[float, float]] = latent_scales
     split_kv_b: Callable[[Array, MLAConfig], tuple[Array, Array]] = split_per_head
     norm_query: Callable[[Array, Array, float], Array] = rms_norm
-    norm_latent: Callable[[Array, Array, float], Array] = rms_norm
+    norm_kv: Callable[[Array, Array, Array, float], tuple[Array, Array]] = normed_latent
+    cached: Callable[[Any, Array, Any], tuple[Array, Array]] = what_was_projected
     terms: Callable[[Array, Array], Array] = add_terms
     visible: Callable[[Array, Array, Array], Array] = causal
     unused: Callable[[Array, Array], Array] = zero_unused
+    lengths: Callable[[Any], Any] = tuple  # of the sequences in a batch
+    batch: Callable[[Array, Array], tuple[Array, Array]] = own_rows
+    operand: Callable[[Array], Array] = keep  # what attention's products do to their inputs
+    values: Callable[[Array, Array], Array] = keep  # which part of the rows [c_kv | k_rope] is averaged
     probabilities: Callable[[Array], Array] = wide  # dtype of the softmax
+    total: Callable[[Array], Array] = sum_of_shares
+    nothing: tuple[float, float] = (0.0, -math.inf)  # weight and LSE of a query that sees no key
+    heads: Callable[[Array], Array] = keep  # between attention and the output projection
     expanded_keys: Callable[[Array], Array] = keep  # what is done to the keys rebuilt from the latent
     gate: Callable[[Array], Array] = sigmoid
+    edges: Callable[[int, int], list[int]] | None = None  # of pieces of keys that are merged; None: all at once
+    lse: Callable[[Array], Array] = keep  # the form in which it is passed on
     merge: Callable[[list[tuple[Array, Array]]], tuple[Array, Array]] = merge_by_lse
     truncate: Callable[[Array, Array, int], Array] = truncated_by_svd
     rank_tolerance: Callable[[Array, int, int, float], float] = radius_of_rounding
     decode_mode: str = "absorb"  # how a step attends unless told otherwise
     elements: Callable[[MLAConfig], int] = lambda config: config.cached_width  # cached a token and layer
+    dequantize: Callable[[np.ndarray, np.ndarray, tuple[int, int]], np.ndarray] = dequantize
     store: Callable[[Array], Array] = keep
 
 

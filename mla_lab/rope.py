@@ -64,9 +64,13 @@ def frequencies(config: MLAConfig, max_seq_len: int | None = None) -> np.ndarray
     plain = base ** (-np.arange(0, p, 2) / p)
     if yarn is None or yarn.factor <= 1 or not extended(yarn, max_seq_len):
         return plain
-    low, high = yarn_corners(config)
-    kept = 1 - np.clip((np.arange(p // 2) - low) / max(high - low, 1e-3), 0, 1)
-    return plain * kept + plain / yarn.factor * (1 - kept)
+    return blended(plain, yarn.factor, *yarn_corners(config))
+
+
+def blended(plain: np.ndarray, factor: float, low: int, high: int) -> np.ndarray:
+    """Frequencies kept up to pair ``low``, divided by ``factor`` from pair ``high`` on, and in between in between."""
+    kept = 1 - np.clip((np.arange(len(plain)) - low) / max(high - low, 1e-3), 0, 1)
+    return plain * kept + plain / factor * (1 - kept)
 
 
 def yarn_corners(config: MLAConfig) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from mla_lab.checks.case1_footprint import CHECKS
 from mla_lab.config import MLAConfig
 from mla_lab.errors import InputError
 from mla_lab.faults import Fault
-from mla_lab.miscounts import CASE_1, MISCOUNTS
+from mla_lab.faults.miscounts import CASE_1, MISCOUNTS
 from mla_lab.models import get_model, models
 from mla_lab.verdict import Setting
 

@@ -107,7 +107,7 @@ def test_a_layer_read_by_the_wrong_convention_is_seen(name):
     assert hf.off(wrong, pair.run(hidden)) > 1e-3
 
 
-@pytest.mark.parametrize("changes", [{"norm_latent": lambda x, w, e: x}, {"gate": lambda x: 1.0 + 0 * x},
+@pytest.mark.parametrize("changes", [{"norm_kv": lambda x, k, w, e: (x, k)}, {"gate": lambda x: 1.0 + 0 * x},
                                      {"latent_scales": lambda c: (1.0, 2.0)}, {"query_scale": lambda c, at: 1.1}],
                          ids=lambda c: next(iter(c)))
 def test_a_recipe_with_a_value_replaced_is_seen(changes):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .config import MLAConfig
+from ..config import MLAConfig
 
 PER_LAYER = "elements per token and layer"
 # Every check of case 1 counts its rows with `Recipe.elements`, and each of these formulas is wrong at every width.

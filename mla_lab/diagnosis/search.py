@@ -1,0 +1,154 @@
+"""Which known fault, or which two together, reproduce what was seen."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from ..faults import FAULTS, Fault
+from ..faults.rounded import BFLOAT16, FLOAT32, FLOAT64, TF32
+from ..recipe import RIGHT, Recipe
+from .cases import Case, DecodeCase
+from .distance import apart, noise, predicted, rms, score, shares
+from .predict import Outputs
+
+BITS = {"float64": (FLOAT64, FLOAT32, TF32, BFLOAT16), "float32": (FLOAT32, TF32, BFLOAT16), "bfloat16": (BFLOAT16,)}
+NAMES = {FLOAT64: "float64", FLOAT32: "float32", TF32: "10 bits after the leading one", BFLOAT16: "bfloat16"}
+# Root mean squares of roundings in other places differ by small factors; a fault moves the output by far larger ones.
+MATCH, LOOSE, BETTER = 8.0, 64.0, 4.0
+UNSEEN = {"elements", "rank_tolerance", "truncate", "decode_mode"}  # no output depends on these
+# What the protocol decode leaves open.
+IN_DECODE = {"scale", "split_kv_b", "terms", "lengths", "visible", "batch", "unused", "operand", "values",
+             "probabilities", "total", "nothing", "heads", "edges", "lse", "merge"}
+BY_SIZE = ("tf32", "quarter_turns_on_rebuilt_keys")  # known by the size of the error; an exact model of another
+HEAVY = ("far", "even")  # cases with many tokens, computed only for what passes the others
+NEAREST, PAIRS = 8, 600
+
+
+@dataclass(frozen=True)
+class Form:
+    """One or two faults, each in one of its forms."""
+
+    faults: tuple[Fault, ...]
+    recipe: Recipe
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(f.id for f in self.faults)
+
+
+def forms(fields: set[str]) -> list[Form]:
+    """Every form of every fault in these fields of the recipe that an output can show."""
+    out = []
+    for fault in FAULTS:
+        for changes in fault.forms:
+            if set(changes) <= UNSEEN or not set(changes) <= fields or fault.id in BY_SIZE:
+                continue
+            naive = {"decode_mode": "naive"} if "expanded_keys" in changes else {}
+            out.append(Form((fault,), replace(RIGHT, **changes, **naive)))
+    return out
+
+
+@dataclass(frozen=True)
+class Found:
+    """What explains the output best at a precision of ``bits``: nothing wrong (no form), one form, or several equal."""
+
+    bits: int
+    score: float
+    forms: tuple[Form, ...] = ()
+
+
+class Search:
+    """One battery's results, held against the conventions and the faults."""
+
+    def __init__(self, cases: Sequence[Case], seen: Mapping[str, Outputs], dtype: str):
+        self.cases = [c for c in cases if c.name in seen]
+        self.light = [c for c in self.cases if c.name not in HEAVY]
+        self.heavy = [c for c in self.cases if c.name in HEAVY]
+        self.seen, self.levels = seen, BITS[dtype]
+        decode = any(isinstance(c, DecodeCase) for c in cases)
+        self.forms = forms(IN_DECODE if decode else set(RIGHT.__dataclass_fields__))
+        self.changed = [f for f in self.forms if any(self.visible(f, c) for c in self.light)]
+        self.quiet = [f for f in self.forms if f not in self.changed]
+
+    def visible(self, form: Form, case: Case, bits: int = FLOAT64) -> bool:
+        """Whether the fault changes this case by more than rounding."""
+        with np.errstate(invalid="ignore"):
+            return any(not np.array_equal(np.isfinite(a), np.isfinite(b)) or rms(a - b) > MATCH * n for a, b, n in zip(
+                predicted(case, form.recipe), predicted(case, RIGHT), noise(case, RIGHT, bits), strict=True))
+
+    def score(self, recipe: Recipe, bits: int, cases: Sequence[Case] | None = None, noise_of: Recipe | None = None
+              ) -> float:
+        """The largest distance from what ``recipe`` predicts, in units of its noise; not followed beyond `LOOSE`."""
+        worst = 0.0
+        for case in self.cases if cases is None else cases:
+            worst = max(worst, score(self.seen[case.name], case, recipe, bits, noise_of))
+            if worst > LOOSE:
+                break
+        return worst
+
+    def inside(self, bits: int) -> float:
+        """The largest distance from the right output, as a share of the likely radius."""
+        return max((float(np.max(s)) for c in self.cases for s in shares(self.seen[c.name], c, bits) if s.size),
+                   default=0.0)
+
+    def distance(self, recipe: Recipe) -> float:
+        """How far the light cases lie from a prediction, from 0 to 1."""
+        return float(np.mean([apart(self.seen[c.name], predicted(c, recipe)) for c in self.light]))
+
+    def single(self) -> Found | None:
+        """The right conventions or one fault, at the finest precision at which anything fits."""
+        near = sorted(self.changed, key=lambda f: self.distance(f.recipe))[:NEAREST]
+        for bits in self.levels:
+            good, of_right = self.inside(bits) <= 1, self.score(RIGHT, bits)
+            scored = [(self.score(f.recipe, bits), f) for f in near]
+            light = self.score(RIGHT, bits, self.light)
+            if light <= LOOSE:  # faults that only the heavy cases can show
+                scored += [(max(light, self.score(f.recipe, bits, self.heavy, RIGHT)), f) for f in self.quiet]
+            best = min((s for s, _ in scored), default=np.inf)
+            if good and not (best <= MATCH and of_right > BETTER * max(best, 1.0)):
+                return Found(bits, of_right)
+            if best <= MATCH:
+                return Found(bits, best, tuple(f for s, f in sorted(scored, key=lambda x: x[0])
+                                               if s <= BETTER * max(best, 1.0) and self._alike(f, scored, best)))
+        return None
+
+    def _alike(self, form: Form, scored: list[tuple[float, Form]], best: float) -> bool:
+        """Whether ``form`` predicts what the best one predicts, so that no output can tell them apart."""
+        first = next(f for s, f in scored if s == best)
+        return all(apart(predicted(c, form.recipe), predicted(c, first.recipe)) < 1e-9 for c in self.cases)
+
+    def pair(self) -> Found | None:
+        """Two faults together. Where one of them cannot be seen, the other must explain the output alone."""
+        bits = self.levels[min(1, len(self.levels) - 1)]  # one level of slack: a step may well run in float32
+        every = self.forms
+        fits = np.array([[score(self.seen[c.name], c, f.recipe, bits, RIGHT) <= LOOSE for c in self.light]
+                         for f in every])
+        right = np.array([score(self.seen[c.name], c, RIGHT, bits) <= LOOSE for c in self.light])
+        shows = np.array([[self.visible(f, c, bits) for c in self.light] for f in every])
+        candidates = []
+        for i, j in combinations(range(len(every)), 2):
+            a, b = every[i], every[j]
+            if a.faults[0].id == b.faults[0].id or self._fields(a) & self._fields(b):
+                continue
+            alone = np.where(shows[i], np.where(shows[j], True, fits[i]), np.where(shows[j], fits[j], right))
+            if alone.all() and (shows[i].any() or shows[j].any()):
+                candidates.append((-int(np.sum(shows[i] != shows[j])), i, j))
+        best = None
+        for _, i, j in sorted(candidates)[:PAIRS]:
+            both = replace(every[i].recipe, **{k: getattr(every[j].recipe, k) for k in self._fields(every[j])})
+            value = self.score(both, bits)
+            if value <= MATCH and (best is None or value < best.score):
+                best = Found(bits, value, (Form(every[i].faults + every[j].faults, both),))
+        return best
+
+    @staticmethod
+    def _fields(form: Form) -> set[str]:
+        return {name for name in RIGHT.__dataclass_fields__ if getattr(form.recipe, name) != getattr(RIGHT, name)}
+
+    def nearest(self) -> tuple[float, Form]:
+        """The fault whose prediction lies nearest, and its distance from 0 to 1."""
+        form = min(self.changed, key=lambda f: self.distance(f.recipe))
+        return self.distance(form.recipe), form
