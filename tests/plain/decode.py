@@ -47,7 +47,7 @@ def decode(q_nope, q_rope, kv_cache, w_uk, w_uv, lengths, scale, *, pieces="bloc
         out, lse = attend_in_pieces(*inputs, edges, fault)
     else:
         out, lse = attend(*inputs, fault)
-    if fault != "empty_row_is_nan":
+    if fault not in ("empty_row_is_nan", "unused_slots_read"):  # in the latter, weights of 0 met rows of NaN
         out, lse = zero_where_nothing_is_seen(out, lse)
     out = torch.einsum("bthr,hrv->bthv", out, w_uv)
     if fault == "heads_read_as_tokens":
