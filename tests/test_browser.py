@@ -1,172 +1,168 @@
-"""What a person sees: a notebook in a real JupyterLab, in a real browser, its slider moved by keyboard.
+"""What a person sees: every notebook in a real JupyterLab, in a real browser, each of its sliders moved by keyboard.
 
-Skips itself where there is no Chromium (``CHROMIUM`` names one). ``MLA_LAB_BROWSER_NOTEBOOK`` names another notebook.
+One server and one page serve all notebooks. ``MLA_LAB_BROWSER_NOTEBOOKS`` names a folder of other notebooks.
 """
-
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
-from playwright.sync_api import Error, Page, expect, sync_playwright
+from browser import NOTEBOOKS, chromium, lab_server, needs_chromium, page_of, press, until
+from normal_form import KERNELSPEC
 
-ROOT = Path(__file__).parent.parent
-NOTEBOOK = Path(os.environ.get("MLA_LAB_BROWSER_NOTEBOOK", ROOT / "notebooks" / "01_kv_cache_footprint.ipynb"))
-NAMES = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-# Chromium asks for its own updates; a sandbox needs rights that a container and root do not have.
-ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-sync",
-]
-ARGS += ["--disable-background-networking", "--disable-component-update"]
-SECOND = 1000
+FOLDER = Path(os.environ.get("MLA_LAB_BROWSER_NOTEBOOKS", NOTEBOOKS))
+FILES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+pytestmark = needs_chromium
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install one, or name it in CHROMIUM"),
-    pytest.mark.skipif(not NOTEBOOK.exists(), reason=f"{NOTEBOOK.name} does not exist yet"),
-]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def end(process: subprocess.Popen) -> None:
-    """End the server and, through it, its kernels: it asks once, then goes."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(5)
+# A kernel is ready when it is idle: "Run All" before that is dropped without a word.
+OPEN = """path => {
+  const commands = window.jupyterapp.commands;
+  window.shown = undefined;
+  commands.execute('docmanager:open', {path, factory: 'Notebook'}).then(async panel => {
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    await commands.execute('notebook:clear-all-cell-outputs');   // stored ones would pass for new ones
+    window.shown = panel;
+  });
+}"""
+IDLE = "() => window.shown?.sessionContext.session?.kernel?.status === 'idle'"
+RUN = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
+CLOSE = """async () => {
+  await window.shown.sessionContext.shutdown();
+  window.shown.dispose();
+}"""
+# Every cell has its number, or one ended in an error that it was not meant to end in, and stopped those after it.
+CELLS = """
+  const cells = window.shown.content.widgets.map(cell => cell.model).filter(
+    model => model.type === 'code' && model.sharedModel.getSource().trim());
+  const outputs = model => model.outputs.toJSON();
+  const raised = model => outputs(model).find(out => out.output_type === 'error');
+  const may = model => (model.getMetadata('tags') || []).includes('raises-exception');"""
+RAN = f"() => {{ {CELLS} return cells.every(m => m.executionCount) || cells.some(m => raised(m) && !may(m)); }}"
+WRONG = f"""() => {{ {CELLS}
+  return cells.flatMap(model => {{
+    const error = raised(model), where = model.sharedModel.getSource().split('\\n')[0] + ': ';
+    const printed = outputs(model).filter(out => out.name === 'stderr').map(out => where + out.text);
+    return printed.concat(error && !may(model) ? [where + error.ename + ': ' + error.evalue] : [],
+                          may(model) && !error ? [where + 'was to raise'] : []);
+  }});
+}}"""
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """A JupyterLab on loopback with a token and settings of its own: its address, and the token."""
-    home, token, port = tmp_path_factory.mktemp("lab"), secrets.token_hex(16), free_port()
-    shutil.copytree(NOTEBOOK.parent, home / "root", ignore=shutil.ignore_patterns(".*"))
-    settings = {
-        "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',  # asks nothing at start
-        "notebook-extension/tracker": '{"windowingMode": "none"}',  # cells out of view stay in the page
-    }
-    for name, text in settings.items():
-        path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True)
-        path.write_text(text, encoding="utf-8")
-    folders = [
-        "JUPYTER_CONFIG_DIR",
-        "JUPYTER_DATA_DIR",
-        "JUPYTER_RUNTIME_DIR",
-        "JUPYTERLAB_WORKSPACES_DIR",
-        "IPYTHONDIR",
-    ]
-    env = {**os.environ, **{name: str(home / name.lower()) for name in folders}}
-    env["JUPYTERLAB_SETTINGS_DIR"] = str(home / "settings")
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))  # installed or not
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--IdentityProvider.token={token}"]
-    command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
-    command += [
-        f"--ServerApp.root_dir={home / 'root'}",
-        "--LabApp.news_url=None",
-        "--LabApp.extension_manager=readonly",
-    ]
-    command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
-    url, said = f"http://127.0.0.1:{port}", home / "lab.log"
-    with said.open("w") as log:
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            wait_for(f"{url}/api?token={token}", process, said)
-            yield url, token
-        finally:
-            end(process)
+def browser():
+    with chromium() as browser:
+        yield browser
 
 
-def wait_for(address: str, process: subprocess.Popen, said: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"JupyterLab did not start:\n{said.read_text()}")
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory, browser):
+    """JupyterLab, open in a page."""
+    home = tmp_path_factory.mktemp("lab")
+    with lab_server(home, FOLDER) as (url, address), page_of(browser, url) as page:
+        nbformat.write(broken(), home / "root" / BROKEN)
+        page.goto(address, wait_until="domcontentloaded")
+        page.wait_for_function("window.jupyterapp !== undefined")
+        page.evaluate("window.jupyterapp.restored.then(() => true)")
+        yield page
+
+
+def open_and_run(page, name):
+    """A notebook in JupyterLab, run from top to bottom; what went wrong."""
+    page.evaluate(OPEN, name)
+    page.wait_for_function(IDLE)
+    page.evaluate(RUN)
+    page.wait_for_function(RAN)
+    return page.evaluate(WRONG)
 
 
 @pytest.fixture
-def page(lab):
-    """The notebook, open and its kernel ready; whatever the page asks of another host fails the test."""
-    url, token = lab
-    here = (url, url.replace("http", "ws", 1), "data:", "blob:", "about:")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1400})
-        outside: list[str] = []
-        page.on("request", lambda request: outside.extend([request.url] * (not request.url.startswith(here))))
-        page.goto(f"{url}/lab/tree/{NOTEBOOK.name}?token={token}&reset", wait_until="domcontentloaded")
-        page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60 * SECOND)
-        # "Run All" before the kernel is connected is dropped without a word; the status bar says when it is
-        idle = page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle$"))
-        expect(idle).to_be_visible(timeout=60 * SECOND)
-        yield page
-        browser.close()
-    assert not outside, f"requests to other hosts: {outside}"
+def closing(lab):
+    """The page; afterwards the notebook that it shows is closed and its kernel ended."""
+    yield lab
+    lab.evaluate(CLOSE)
 
 
-def run_all(page: Page) -> None:
-    """Run every cell and wait until each has its number; a cell that must raise does not stop the others."""
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    prompts = page.locator(".jp-Notebook .jp-CodeCell .jp-InputArea-prompt")
-    last = prompts.nth(prompts.count() - 1)
-    expect(last).to_have_text(re.compile(r"\[\d+\]:"), timeout=120 * SECOND)
+def panels(page):
+    """What a cell shows that has a slider in it."""
+    return page.locator(".jp-Notebook .jp-OutputArea-output").filter(has=page.get_by_role("slider"))
 
 
-def shown(output) -> tuple[str, str]:
-    """The text and the picture beside a slider."""
-    text = " ".join(output.locator(".widget-html-content").all_inner_texts())
-    return text, output.locator("img.widget-image").first.get_attribute("src") or ""
+@pytest.mark.parametrize("name", FILES)
+def test_it_runs_and_each_slider_moves_words_and_picture(closing, name):
+    assert open_and_run(closing, name) == []
+    cells = nbformat.read(FOLDER / name, as_version=4).cells
+    if any(re.search(r"\b(slider|choice)\(", cell.source) for cell in cells if cell.cell_type == "code"):
+        panels(closing).first.wait_for()
+    shown = closing.locator(".jp-Notebook")
+    assert shown.get_by_text("Loading widget").count() == shown.get_by_text("Error displaying widget").count() == 0
+    for panel in panels(closing).all():
+        move_all(closing, panel)
 
 
-def test_a_slider_changes_text_and_picture(page):
-    run_all(page)
-    slider = page.locator(".jp-OutputArea-output").get_by_role("slider").first
-    slider.wait_for(timeout=20 * SECOND)
-    output = page.locator(".jp-OutputArea-output").filter(has=page.get_by_role("slider")).first
-    image = output.locator("img.widget-image").first
-    expect(image).to_have_attribute("src", re.compile("^blob:|^data:"), timeout=20 * SECOND)
-    text, picture = shown(output)
-    assert re.search(r"\d", text), f"no number beside the slider: {text!r}"
-    slider.focus()
-    # a slider may stand at either end
-    before = slider.get_attribute("aria-valuenow")
-    page.keyboard.press("ArrowRight")
-    if slider.get_attribute("aria-valuenow") == before:
-        page.keyboard.press("ArrowLeft")
-    new_text, new_picture, deadline = text, picture, time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with contextlib.suppress(Error):  # the picture is being replaced
-            new_text, new_picture = shown(output)
-            if new_text != text and new_picture != picture:
-                break
-        page.wait_for_timeout(50)
-    assert new_text != text, f"the slider moved and the text stayed {text!r}"
-    assert new_picture != picture, "the slider moved and the picture stayed"
-    assert re.search(r"\d", new_text)
+def move_all(page, panel, seconds=20):
+    """Each slider changes the words beside it, and one of them at least the picture."""
+    def words():
+        return " ".join(panel.locator(".widget-html-content").all_inner_texts())
+
+    def picture():
+        images = panel.locator("img.widget-image").evaluate_all("all => all.map(i => i.src)")
+        return images + panel.locator("svg").evaluate_all("all => all.map(i => i.outerHTML)")
+
+    assert re.search(r"\d", words()), f"no number beside the slider: {words()!r}"
+    first = picture()
+    for handle in panel.get_by_role("slider").all():
+        text = words()
+        press(page, handle)
+        until(page, lambda text=text: words() != text, seconds)
+        assert words() != text, f"slider {handle.get_attribute('aria-label')!r} moved and the words stayed {text!r}"
+        assert re.search(r"\d", words())
+    until(page, lambda: picture() != first, seconds)  # it comes after the words
+    assert picture() != first, "sliders moved and the picture stayed"
+
+
+def test_there_are_notebooks():
+    """A glob that finds nothing would pass all."""
+    assert FILES
+
+
+# --- each of these is seen to fail ------------------------------------------------------------------------------------
+
+BROKEN = "broken.ipynb"
+DEAD = """\
+def panel(words, picture):
+    slider, text, image = widgets.IntSlider(3), widgets.HTML("3"), widgets.Image(value=bytes(3))
+    def show(_):
+        text.value = str(slider.value) if words else text.value
+        image.value = bytes(slider.value) if picture else image.value
+    slider.observe(show, "value")
+    return widgets.VBox([slider, text, image])"""
+
+
+def broken() -> nbformat.NotebookNode:
+    """Two dead panels, a word on stderr, an error that was to come and one that was not."""
+    tagged = {"metadata": {"tags": ["raises-exception"]}}
+    cells = [(f"import sys\nimport ipywidgets as widgets\n{DEAD}", {}), ("panel(True, False)", {}),
+             ("panel(False, True)", {}), ("_ = sys.stderr.write('careful')", {}), ("1 + 1", tagged), ("1 / 0", {}),
+             ("2 + 2", {})]
+    cells = [nbformat.v4.new_code_cell(source, **how) for source, how in cells]
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC})
+
+
+def test_a_broken_notebook_is_seen(closing):
+    assert open_and_run(closing, BROKEN) == ["_ = sys.stderr.write('careful'): careful", "1 + 1: was to raise",
+                                             "1 / 0: ZeroDivisionError: division by zero"]
+    panels(closing).nth(1).wait_for()
+    for panel, says in zip(panels(closing).all(), ("the picture stayed", "the words stayed"), strict=True):
+        with pytest.raises(AssertionError, match=says):
+            move_all(closing, panel, seconds=1)
+
+
+def test_a_request_to_another_host_is_seen(browser):
+    images = "".join(f"<img src='{source}'>" for source in ("http://other.invalid/x.png", "data:image/gif;base64,R0lG"))
+    with (pytest.raises(AssertionError, match=r"other hosts: \['http://other.invalid/x.png'\]"),
+          page_of(browser, "http://127.0.0.1") as page):
+        page.set_content(images)
