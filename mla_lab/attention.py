@@ -63,7 +63,8 @@ def project(
     pairing = recipe.pairing(config)
     key_pairing = (recipe.key_pairing or recipe.pairing)(config)
     q_rope = store(rotate(q_rope, recipe.query_position(positions)[:, None, :], radians, pairing, scale))
-    k_rope = store(rotate(k_rope, recipe.key_position(positions), radians, key_pairing, scale))
+    for _ in range(recipe.key_turns):
+        k_rope = store(rotate(k_rope, recipe.key_position(positions), radians, key_pairing, scale))
     by_position = recipe.query_scale(config, positions)  # 1, or [b, t]
     if not isinstance(by_position, float):
         by_position = narrow(by_position[:, None, :, None], wide(hidden))
@@ -136,7 +137,7 @@ def values_naive(p: Array, c_kv: Array, w_uv: Array, recipe: Recipe = RIGHT) -> 
 
 def values_absorb(p: Array, c_kv: Array, w_uv: Array, recipe: Recipe = RIGHT) -> Array:
     """Average the latents, then expand the one average: ``[b, h, t, v]``."""
-    return recipe.store(on_shared_keys(p, c_kv, recipe) @ w_uv)
+    return recipe.store(recipe.latents(on_shared_keys(p, c_kv, recipe), p, c_kv) @ w_uv)
 
 
 def softmax(logits: Array, visible: Array, recipe: Recipe = RIGHT) -> tuple[Array, Array]:

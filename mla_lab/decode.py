@@ -116,7 +116,7 @@ def attend_in_chunks(
     if lse != -float("inf"):  # otherwise a piece of no keys counts for nothing
         xp, (heads, like) = array_namespace(parts[0][1]), parts[0]
         parts = [(xp.full_like(heads, weight), xp.full_like(like, lse))] * empty + parts
-    return recipe.merge(parts)
+    return parts[0] if len(parts) == 1 else recipe.merge(parts)
 
 
 def check_hidden(hidden: Array, weights: MLAWeights, config: MLAConfig) -> tuple[int, int, int]:

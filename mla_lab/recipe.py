@@ -152,6 +152,7 @@ class Recipe:
     position: Callable[[Array, Array], Array] = consecutive
     query_position: Callable[[Any], Any] = keep
     key_position: Callable[[Any], Any] = keep
+    key_turns: int = 1  # how often a rope key is turned between its projection and its score
     scale: Callable[[MLAConfig], float] = softmax_scale
     query_scale: Callable[[MLAConfig, Array], Array | float] = query_scale
     latent_scales: Callable[[MLAConfig], tuple[float, float]] = latent_scales
@@ -169,6 +170,7 @@ class Recipe:
     probabilities: Callable[[Array], Array] = wide  # dtype of the softmax
     total: Callable[[Array], Array] = sum_of_shares
     nothing: tuple[float, float] = (0.0, -math.inf)  # weight and LSE of a query that sees no key
+    latents: Callable[[Array, Array, Array], Array] = keep  # averaged latents, their weights and rows, before W_UV
     heads: Callable[[Array], Array] = keep  # between attention and the output projection
     expanded_keys: Callable[[Array], Array] = keep  # what is done to the keys rebuilt from the latent
     gate: Callable[[Array], Array] = sigmoid

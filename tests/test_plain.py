@@ -27,23 +27,6 @@ PLANTED = [(name, fault) for name, groups in (("absorb", LAYER_FAULTS), ("naive"
 ONLY_IN_FLOAT32_OR_WIDER = {"tf32"}
 OF_THE_SIZE_OF_ITS_ROUNDING = {"lse_in_bfloat16"}  # which no distance can tell from bfloat16 elsewhere
 # Where a plain implementation makes the mistake in another way than any form of the registry does, and how.
-UNPREDICTED = {
-    ("absorb", "rope_key_cached_unrotated"): "without rotation the rope key misses the table's scale as well",
-    ("absorb", "rope_key_rotated_twice"): "two rotations multiply by the table's scale twice",
-    ("absorb", "mask_misses_itself"): "the softmax of a first token that sees nothing is NaN",
-    ("absorb", "wrong_heads_of_padded"): "queries padded with zeros, cut before W_UV",
-    ("naive", "wrong_heads_of_padded"): "queries, keys and values padded with zeros",
-    ("blocks", "wrong_heads_of_padded"): "queries padded with zeros, cut before W_UV",
-    ("blocks", "scale_by_nope"): "a kernel that computes its own scale knows no mscale",
-    ("blocks", "scale_inverted"): "a kernel that divides by its argument divides by mscale squared",
-    ("blocks", "unused_slots_read"): "rows beyond the longest sequence are read as well",
-    ("blocks", "lse_of_nothing_plus_infinity"): "blocks beyond a sequence's length are pieces without keys",
-    ("halves", "lse_of_nothing_plus_infinity"): "a second half beyond a sequence's length is a piece without keys",
-}
-UNPREDICTED |= {("naive", fault): why for (name, fault), why in UNPREDICTED.items()
-                if name == "absorb" and fault != "wrong_heads_of_padded"}
-
-
 @lru_cache
 def cases(name: str):
     return tuple(layer_cases(fp8=True) if name in ("absorb", "naive") else decode_cases())
@@ -111,11 +94,11 @@ def test_a_fault_shows(name, fault):
         assert any(distance(run(case, function, "bfloat16"), right(case)) > 2e-2 for case in cases(name))
 
 
-@pytest.mark.parametrize("name, fault", [
-    pytest.param(*pair, marks=pytest.mark.xfail(reason=UNPREDICTED[pair]) if pair in UNPREDICTED else ())
-    for pair in PLANTED])
+@pytest.mark.parametrize("name, fault", PLANTED)
 def test_the_registry_predicts(name, fault):
     found = {case: run(case, partial(FUNCTIONS[name], fault=fault), "float64") for case in cases(name)}
     forms, modes = range(len(REGISTRY[fault].forms)), {"absorb", "naive" if name == "naive" else "absorb"}
-    assert any(all(distance(found[case], predicted(case, fault, form, mode)) < 1e-12 for case in found)
+    # The LSE that comes with a wrong output is not part of the prediction.
+    only = slice(1) if fault == "wrong_heads_of_padded" and name in ("blocks", "halves") else slice(None)
+    assert any(all(distance(found[case][only], predicted(case, fault, form, mode)[only]) < 1e-12 for case in found)
                for mode in sorted(modes) for form in forms)

@@ -10,7 +10,7 @@ from ..ball import Rounding
 from ..bounds import store as store_ball
 from ..faults.rounded import FLOAT32, FLOAT64, to_bits
 from ..recipe import RIGHT, Recipe
-from .cases import Case
+from .cases import Case, DecodeCase
 from .predict import Outputs, predict, radius
 
 
@@ -65,8 +65,11 @@ def shares(seen: Outputs, case: Case, bits: int) -> list[np.ndarray]:
 
 def score(seen: Outputs, case: Case, recipe: Recipe, bits: int, noise_of: Recipe | None = None) -> float:
     """The largest distance of any output from the prediction of ``recipe``, in units of its noise."""
-    worst = 0.0
-    for got, want, unit in zip(seen, predicted(case, recipe), noise(case, noise_of or recipe, bits), strict=False):
+    worst, right = 0.0, predicted(case, RIGHT)
+    for i, (got, want, unit) in enumerate(
+            zip(seen, predicted(case, recipe), noise(case, noise_of or recipe, bits), strict=False)):
+        if i and isinstance(case, DecodeCase) and not np.array_equal(predicted(case, recipe)[0], right[0]):
+            break  # what LSE comes with a wrong output is anybody's guess
         if not same_kind(got, want):
             return np.inf
         with np.errstate(invalid="ignore"):

@@ -44,11 +44,11 @@ def _layer(case: LayerCase, recipe: Recipe) -> Outputs:
 
 
 def _decode(case: DecodeCase, recipe: Recipe, cast=lambda x: x) -> Outputs:
-    config, lengths, t, keys = case.config, case.lengths, case.q_nope.shape[1], max(case.lengths)
+    config, lengths, t, keys = case.config, case.lengths, case.q_nope.shape[1], case.kv_cache.shape[1]
     kv_b = np.concatenate([case.w_uk, case.w_uv.mT], axis=1).reshape(-1, config.kv_lora_rank)
     w_uk, w_uv = recipe.split_kv_b(kv_b, config)
     used = np.arange(keys) < np.array(recipe.lengths(lengths))[:, None]
-    rows = recipe.unused(case.kv_cache[:, :keys], used)
+    rows = recipe.unused(case.kv_cache, used)
     visible = visible_keys([n - t for n in lengths], lengths, t, keys, rows, recipe)
     rows, visible = recipe.batch(rows, visible)
     by_head = (cast(np.swapaxes(x, 1, 2)) for x in (case.q_nope, case.q_rope))
@@ -59,8 +59,8 @@ def _decode(case: DecodeCase, recipe: Recipe, cast=lambda x: x) -> Outputs:
         done = attend(q, c_kv, k_rope, up.w_uk, up.w_uv, config, visible, recipe=recipe)
         heads, lse = done.heads, done.lse
     else:
-        heads, lse = attend_in_chunks(q, c_kv, k_rope, up, config, visible,
-                                      recipe.edges(max(min(lengths) - t, 0), rows.shape[1]), recipe=recipe)
+        *edges, _ = recipe.edges(max(min(lengths) - t, 0), max(lengths))
+        heads, lse = attend_in_chunks(q, c_kv, k_rope, up, config, visible, [*edges, rows.shape[1]], recipe=recipe)
     if isinstance(heads, Ball):
         return heads.map(lambda x: np.swapaxes(x, 1, 2)), lse.map(lambda x: np.swapaxes(x, 1, 2))
     return np.swapaxes(heads, 1, 2), np.swapaxes(lse, 1, 2)

@@ -21,7 +21,7 @@ MATCH, LOOSE, BETTER = 8.0, 64.0, 4.0
 UNSEEN = {"elements", "rank_tolerance", "truncate", "decode_mode"}  # no output depends on these
 # What the protocol decode leaves open.
 IN_DECODE = {"scale", "split_kv_b", "terms", "lengths", "visible", "batch", "unused", "operand", "values",
-             "probabilities", "total", "nothing", "heads", "edges", "lse", "merge"}
+             "probabilities", "total", "nothing", "latents", "heads", "edges", "lse", "merge"}
 BY_SIZE = ("tf32", "quarter_turns_on_rebuilt_keys")  # known by the size of the error; an exact model of another
 HEAVY = ("far", "even")  # cases with many tokens, computed only for what passes the others
 NEAREST, PAIRS = 8, 600
@@ -98,10 +98,18 @@ class Search:
         """How far the light cases lie from a prediction, from 0 to 1."""
         return float(np.mean([apart(self.seen[c.name], predicted(c, recipe)) for c in self.light]))
 
-    def single(self) -> Found | None:
-        """The right conventions or one fault, at the finest precision at which anything fits."""
+    def best(self) -> Found | None:
+        """The right conventions, one fault or two, at the finest precision at which anything fits.
+
+        A pair is looked for before precisions that are coarser than float32, which small faults hide in.
+        """
+        fine = [bits for bits in self.levels if bits >= FLOAT32] or self.levels
+        return self.single(fine) or self.pair(fine[-1]) or self.single([b for b in self.levels if b not in fine])
+
+    def single(self, levels: Sequence[int]) -> Found | None:
+        """The right conventions or one fault, at the first of these precisions at which anything fits."""
         near = sorted(self.changed, key=lambda f: self.distance(f.recipe))[:NEAREST]
-        for bits in self.levels:
+        for bits in levels:
             good, of_right = self.inside(bits) <= 1, self.score(RIGHT, bits)
             scored = [(self.score(f.recipe, bits), f) for f in near]
             light = self.score(RIGHT, bits, self.light)
@@ -120,9 +128,8 @@ class Search:
         first = next(f for s, f in scored if s == best)
         return all(apart(predicted(c, form.recipe), predicted(c, first.recipe)) < 1e-9 for c in self.cases)
 
-    def pair(self) -> Found | None:
+    def pair(self, bits: int) -> Found | None:
         """Two faults together. Where one of them cannot be seen, the other must explain the output alone."""
-        bits = self.levels[min(1, len(self.levels) - 1)]  # one level of slack: a step may well run in float32
         every = self.forms
         fits = np.array([[score(self.seen[c.name], c, f.recipe, bits, RIGHT) <= LOOSE for c in self.light]
                          for f in every])

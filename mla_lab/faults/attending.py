@@ -62,6 +62,23 @@ def last_of_padded(heads: Array) -> Array:
     return xp.concat([heads[:, pad:, ...], heads[:, :pad, ...]], axis=1)
 
 
+def last_of_zeros(heads: Array) -> Array:
+    """The same, padded with zeros."""
+    xp, h = array_namespace(heads), heads.shape[1]
+    pad = 2 ** math.ceil(math.log2(h)) - h
+    return xp.concat([heads[:, pad:, ...], 0 * heads[:, :pad, ...]], axis=1)
+
+
+def last_of_zero_queries(latents: Array, p: Array, c_kv: Array) -> Array:
+    """The same in the latent space: a query of zeros averages what it sees, and each head's W_UV meets another head."""
+    xp, h = array_namespace(latents), latents.shape[1]
+    pad = 2 ** math.ceil(math.log2(h)) - h
+    seen = xp.astype(p[:, :1, ...] > 0, latents.dtype)  # [b, 1, t, s]
+    count = xp.sum(seen, axis=-1, keepdims=True)
+    mean = (seen / xp.where(count == 0, 1.0, count)) @ c_kv[:, None, ...]
+    return xp.concat([latents[:, pad:, ...], *[mean] * pad], axis=1)
+
+
 def read_as_tokens(heads: Array) -> Array:
     """``[b, h, t, v]`` viewed as [b, t, h, v] without moving anything."""
     xp, (b, h, t, v) = array_namespace(heads), heads.shape
@@ -120,7 +137,8 @@ FAULTS = (
     Fault("mask_sees_next", "each query sees one key too many", "ml-explore/mlx-examples#715", {"visible": sees_next},
           DECODE, "a step of one token has no next key to see"),
     Fault("mask_misses_itself", "each query misses its own key", "ml-explore/mlx-examples#715",
-          {"visible": misses_itself}, DECODE, "among many keys one is hardly missed"),
+          {"visible": misses_itself}, DECODE, "among many keys one is hardly missed",
+          ({"visible": misses_itself, "nothing": (math.nan, -math.inf)},)),
     Fault("mask_inverted", "each query sees itself and what follows it", "huggingface/transformers#38094",
           {"visible": from_itself_on}, DECODE, "the output has the right shape and size; one token alone is right"),
     Fault("no_mask", "new tokens of a chunk see each other's future", "ml-explore/mlx-examples#715",
@@ -137,7 +155,7 @@ FAULTS = (
           "shapes fit, and most columns are latent all the same"),
     Fault("wrong_heads_of_padded", "heads padded to a power of two, and the last ones kept instead of the first",
           "tile-ai/tilelang-mlir-ascend#96", {"heads": last_of_padded}, ("4.output", *DECODE),
-          "with 16 or 128 heads nothing is padded"),
+          "with 16 or 128 heads nothing is padded", ({"heads": last_of_zeros}, {"latents": last_of_zero_queries})),
     Fault("heads_read_as_tokens", "head outputs [b, h, t, v] viewed as [b, t, h, v] without a transposition",
           "jsbaan/transformer-from-scratch#6", {"heads": read_as_tokens}, ("4.output", *DECODE),
           "with one token, or one head, both are the same memory"),
@@ -156,7 +174,8 @@ FAULTS = (
           in_pieces({"lse": in_bfloat16})),
     Fault("lse_of_nothing_plus_infinity", "a piece without keys gets the LSE +inf instead of -inf",
           "deepseek-ai/FlashMLA#77", {"nothing": (0.0, math.inf)}, ("5.merge",),
-          "no piece of a test is empty", ({"nothing": (0.0, math.inf), "edges": past_and_new_always},)),
+          "no piece of a test is empty",
+          ({"nothing": (0.0, math.inf), "edges": past_and_new_always}, *in_pieces({"nothing": (0.0, math.inf)}))),
     Fault("empty_row_is_nan", "a sequence without keys gives NaN instead of 0", "vllm-project/vllm#49294",
           {"nothing": (math.nan, -math.inf)}, ("5.ragged",), "no sequence of a test is empty",
           ({"nothing": (math.nan, math.nan)},)),

@@ -52,7 +52,8 @@ SHARED = "both modes read the same wrong number, so they agree with each other"
 
 FAULTS = (
     Fault("scale_by_nope", "softmax scale n^-1/2", "AI-Hypercomputer/maxtext#1370",
-          {"scale": scale_by(lambda c: c.qk_nope_head_dim)}, SCALES, SHARED),
+          {"scale": scale_by(lambda c: c.qk_nope_head_dim)}, SCALES, SHARED,
+          ({"scale": default_of(lambda c: c.qk_nope_head_dim)},)),
     Fault("scale_by_cached_width", "softmax scale (r + p)^-1/2, the width of an absorbed key",
           "flashinfer-ai/flashinfer#551", {"scale": scale_by(cached_width)}, SCALES,
           "it is the default of attention functions that are handed absorbed queries; " + ONE_KEY,
@@ -62,7 +63,8 @@ FAULTS = (
           ({"scale": default_of(lambda c: c.hidden_size)},)),
     Fault("scale_inverted", "logits multiplied by (n + p)^1/2", "AI-Hypercomputer/maxtext#1370",
           {"scale": inverted_scale}, SCALES, "the largest weight goes to the right key all the same",
-          ({"scale": lambda config: math.sqrt(config.qk_head_dim)},)),
+          ({"scale": lambda config: math.sqrt(config.qk_head_dim)},
+           {"scale": lambda config: 1 / softmax_scale(config)})),
     Fault("scale_twice", "the query is scaled and the kernel scales again", "NVIDIA/Megatron-LM#3698",
           {"scale": scale_twice}, SCALES, "weights come out flatter and every order is kept",
           ({"scale": lambda config: softmax_scale(config) / math.sqrt(config.qk_head_dim)},
