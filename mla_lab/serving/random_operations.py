@@ -100,21 +100,19 @@ class Player:
         self.close(self.random.choice(list(self.told)))
 
     def step(self) -> None:
-        """One decode step of all open sequences at once, on pages and on contiguous rows."""
-        config, weights = self.layer.config, self.layer.weights
-        while self.told:
-            names = list(self.told)
-            self.compare(names)
-            right, hidden = self.contiguous(names), self.layer.hidden[: len(names), :, :]
-            try:
-                ours, _ = forward(hidden, weights, config, self.cache.batch(*names), recipe=self.recipe)
-            except CacheFull:
-                self.close(names[0])
-                continue
-            theirs, _ = forward(hidden, weights, config, right, recipe=self.recipe)
-            self.seen["outputs that differ"] += int(np.sum(~(to_numpy(ours) == to_numpy(theirs))))
-            self.seen["step"] += 1
-            break
+        """One decode step of all open sequences at once, on pages and on contiguous rows; the first ones make room."""
+        tables, layer = self.cache.tables, self.layer
+        while self.told and sum(tables.needs(name, 1) for name in self.told) > tables.available:
+            self.close(next(iter(self.told)))
+        if not self.told:
+            return
+        names = list(self.told)
+        self.compare(names)
+        ours, theirs = (to_numpy(forward(layer.hidden[: len(names), :, :], layer.weights, layer.config, cache,
+                                         recipe=self.recipe)[0])
+                        for cache in (self.cache.batch(*names), self.contiguous(names)))
+        self.seen["outputs that differ"] += int(np.sum(~(ours == theirs)))
+        self.seen["step"] += 1
 
     # --- what they are made of --------------------------------------------------------------------------------------
 
