@@ -1,0 +1,132 @@
+"""Decode attention over the latent cache: one function, several kernels, the same numbers.
+
+`decode` is what a serving engine calls for every layer and step, after the query has been absorbed (multiplied by
+W_UK) and before the output is expanded (multiplied by W_UV): 128 query heads, one key head of r + p channels, whose
+first r are also the value. Letters: b batch, t query tokens, s cached tokens, h heads, r latent, p rope.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from importlib import import_module
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, is_torch_array
+
+from ..arrays import Array, expect_shape, same_kind
+from ..errors import InputError, positive_int, unknown
+from .keys import Keys, Scratch
+
+KERNELS = {  # name: its module in this package
+    "rows": "rows",
+    "tiled": "tiled",
+    "sdpa": "sdpa",
+    "triton": "triton_decode",
+}
+SCORES_THAT_FIT = 2**24  # bytes: up to here the whole table of scores stays in a CPU's last cache
+CHOICE = {  # by device: the fastest that bench measured; what no GPU has run is a plan
+    "numpy": "rows",
+    "cpu": "rows",
+    "cuda": "triton",
+}
+
+
+def decode(
+    q: Array, kv_cache: Array, lengths: Sequence[int] | Array, scale: float, latent: int,
+    block_table: Array | None = None, *, kernel: str = "auto", scratch: Scratch | None = None, **options: Any,
+) -> tuple[Array, Array]:
+    """Attention of absorbed queries over the latent cache (DeepSeek-V2, arXiv 2405.04434, eq. 13-18, absorbed).
+
+    ``out = softmax(scale q K^T) K[:, :r]`` for each request, where K is its cached rows. Query i of t sees the first
+    ``length - t + i + 1`` of them (bottom-right causal); ``lengths`` counts the t new tokens. What lies in the cache
+    beyond a length is never part of the result, NaN included.
+
+    Parameters
+    ----------
+    q : array [b, t, h, r+p]
+        Per head the absorbed query (q_nope W_UK, r wide), then the rotated rope part. Unscaled.
+    kv_cache : array [b, s, r+p], or [pages, page size, r+p] with a ``block_table``
+        Normed latent, then rotated rope key: the rows of `mla_lab.cache.LatentCache`.
+    lengths : [b] int
+        Cached tokens of each request, 0 to s.
+    scale : float
+        Softmax scale, a Python float: (n+p)^-1/2 of the *trained* head times mscale squared, never (r+p)^-1/2.
+    latent : int
+        r, the width of the value.
+    block_table : array of int [b, pages a request may have], optional
+        Page ids; those past a request's end are never read and may hold anything.
+    kernel : str
+        One of `KERNELS`, or 'auto': the fastest one measured for where the arrays live.
+    scratch : Scratch, optional
+        Buffers to reuse in the next step; without it they are allocated anew.
+    **options
+        Passed to the kernel: ``block`` and ``splits`` of 'tiled', ``launch`` of 'triton'.
+
+    Returns
+    -------
+    output : array [b, t, h, r]
+        In the dtype of ``q``; 0 where a query sees no key.
+    lse : array [b, t, h]
+        Natural logarithm of the sum of exponentials, float32 or wider; -inf where a query sees no key.
+
+    Raises
+    ------
+    InputError
+        For shapes, dtypes, lengths or page ids that do not fit together, an unknown kernel, or one that cannot run
+        here.
+    """
+    keys = check(q, kv_cache, lengths, scale, latent, block_table)
+    name = pick(q, keys) if kernel == "auto" else kernel
+    run = load(name)
+    with no_grad(q), np.errstate(invalid="ignore"):  # a query that holds an infinity gets NaN, and no warning
+        return run(q, keys, float(scale), Scratch() if scratch is None else scratch, **options)
+
+
+def load(name: str) -> Callable[..., tuple[Array, Array]]:
+    """The function of a kernel; its library is imported only now."""
+    if name not in KERNELS:
+        raise unknown("kernel", name, ["auto", *KERNELS])
+    try:
+        return import_module("." + KERNELS[name], __name__).decode
+    except ModuleNotFoundError as error:
+        raise InputError(f"kernel {name!r} needs {error.name}, which is not installed.") from None
+
+
+def pick(q: Array, keys: Keys) -> str:
+    """What ``kernel="auto"`` means for these arrays."""
+    if is_torch_array(q) and q.device.type == "cuda":
+        try:
+            import triton  # noqa: F401
+            return CHOICE["cuda"]
+        except ModuleNotFoundError:
+            return "tiled"
+    scores = q.shape[1] * q.shape[2] * max(keys.counts) * max(4, q.dtype.itemsize)
+    return CHOICE["cpu" if is_torch_array(q) else "numpy"] if scores <= SCORES_THAT_FIT else "tiled"
+
+
+def no_grad(q: Array) -> Any:
+    """Decode is inference: torch must not record it, and kernels write into buffers."""
+    if is_torch_array(q):
+        import torch
+        return torch.no_grad()
+    return nullcontext()
+
+
+def check(q: Array, cache: Array, lengths: Any, scale: float, latent: int, table: Array | None) -> Keys:
+    """The cache with its lengths and pages, or one sentence on what does not fit."""
+    expect_shape("q", q, (None, None, None, None), "[b, t, h, r+p]")
+    if 0 in q.shape:
+        raise InputError(f"q has shape {tuple(q.shape)}, but needs at least one request, token, head and channel.")
+    b, width = q.shape[0], q.shape[-1]
+    expect_shape("kv_cache", cache, (b if table is None else None, None, width), "these queries")
+    same_kind(q=q, kv_cache=cache)
+    if not array_namespace(q).isdtype(q.dtype, "real floating"):
+        raise InputError(f"q must hold floating-point numbers, not {q.dtype}.")
+    if isinstance(scale, bool) or not isinstance(scale, Real) or not math.isfinite(scale) or not scale > 0:
+        raise InputError(f"scale must be a positive Python float, not {scale!r}.")
+    if positive_int("latent", latent) > width:
+        raise InputError(f"latent must be at most the width of a cached row, {width}, not {latent}.")
+    return Keys(cache, lengths, table, b, int(latent))

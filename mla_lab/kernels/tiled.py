@@ -1,0 +1,106 @@
+"""Online softmax over blocks of keys, split-KV and the merge by LSE: memory that does not grow with the tokens.
+
+Milakov and Gimelshein (arXiv 1805.02867) keep a running maximum and rescale the running sum whenever it grows;
+FlashAttention (arXiv 2205.14135) does the same to the weighted values, so that a block of scores is used while it is in
+fast memory and then forgotten. Splitting the keys among workers and merging what they found is Flash-Decoding.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace, device
+
+from ..arrays import Array, wide
+from ..errors import positive_int
+from ..recipe import merge_by_lse
+from .keys import Keys, Scratch
+from .rows import EMPTY, finish, finite, fold, hide, results, score
+
+TILE = 2**20  # bytes of scores held at a time: small enough for a core's own cache and what it shares
+SHORTEST, LONGEST = 256, 2048  # keys in a block: shorter ones starve the products, longer ones gain nothing
+
+
+def decode(
+    q: Array, keys: Keys, scale: float, scratch: Scratch, block: int | None = None, splits: int = 1
+) -> tuple[Array, Array]:
+    """A block of keys at a time. Called by `mla_lab.kernels.decode`.
+
+    Parameters
+    ----------
+    block : int, optional
+        Keys a block; by default what fills `TILE`.
+    splits : int
+        Into how many parts the keys of a request are cut, each with a softmax of its own, merged at the end. On a GPU
+        the parts run at the same time; here they show that the result does not depend on them.
+    """
+    _, t, h, _ = q.shape
+    splits = positive_int("splits", splits)
+    if block is None:
+        block = min(LONGEST, max(SHORTEST, TILE // (t * h * wide(q[:0, ...]).dtype.itemsize)))
+    positive_int("block", block)
+    out, lse = results(q, keys.latent)
+    for i, length in enumerate(keys.counts):
+        rows = fold(q[i, ...], scale)  # [t h, r+p]
+        if splits == 1:
+            state = attend(rows, keys, i, t, range(0, length, block), scratch)
+            finish(state.summed, state.total, finite(state.top), out[i, ...], lse[i, ...])
+            continue
+        parts = []
+        for starts in dealt(range(0, length, block), splits):
+            state = attend(rows, keys, i, t, starts, scratch)
+            part, part_lse = results(wide(q[i : i + 1, ...]), keys.latent)  # wide: the merge is the one that rounds
+            finish(state.summed, state.total, finite(state.top), part[0, ...], part_lse[0, ...])
+            parts.append((part, part_lse))
+        heads, total = merge_by_lse(parts)
+        out[i, ...], lse[i, ...] = heads[0, ...], total[0, ...]
+    return out, lse
+
+
+def dealt(starts: range, splits: int) -> Iterator[range]:
+    """Blocks in runs of equal length; the last runs may be empty."""
+    each = -(-len(starts) // splits)
+    return (starts[n * each : (n + 1) * each] for n in range(splits))
+
+
+@dataclass
+class Running:
+    """Softmax over the keys so far, not yet divided: ``summed = sum_j exp(z_j - top) v_j``, ``total`` without v_j."""
+
+    summed: Array  # [t h, r]
+    total: Array  # [t h, 1]
+    top: Array  # [t h, 1]  largest logit so far
+
+    @classmethod
+    def start(cls, rows: int, latent: int, scratch: Scratch, like: Array) -> Running:
+        """No key yet."""
+        xp, at = array_namespace(like), {"dtype": like.dtype, "device": device(like)}
+        summed = scratch("running", (rows, latent), like)
+        summed[...] = 0.0
+        return cls(summed, xp.zeros((rows, 1), **at), xp.full((rows, 1), EMPTY, **at))
+
+    def take(self, logits: Array, values: Array, scratch: Scratch) -> None:
+        """Add a block: ``logits [t h, n]``, which is overwritten, and ``values [n, r]``."""
+        xp = array_namespace(logits)
+        top = xp.maximum(self.top, xp.max(logits, axis=-1, keepdims=True))
+        shift = finite(top)
+        logits -= shift
+        p = xp.exp(logits, out=logits)
+        shrink = xp.exp(self.top - shift)  # exp(old - new), at most 1: what was summed is too large by 1 / shrink
+        self.total *= shrink
+        self.total += xp.sum(p, axis=-1, keepdims=True)
+        self.summed *= shrink
+        self.summed += xp.matmul(p, values, out=scratch("summed", self.summed.shape, values))
+        self.top = top
+
+
+def attend(rows: Array, keys: Keys, i: int, tokens: int, starts: range, scratch: Scratch) -> Running:
+    """Online softmax of ``rows [t h, r+p]``, scaled, over the blocks of request i that begin at ``starts``."""
+    state = Running.start(rows.shape[0], keys.latent, scratch, rows)
+    length, heads = keys.counts[i], rows.shape[0] // tokens
+    for low in starts:
+        k = wide(keys.rows(i, low, min(low + starts.step, length)))  # [n, r+p]
+        logits = score(rows, k, scratch)  # [t h, n]
+        hide(logits, tokens, heads, length, low)
+        state.take(logits, k[:, : keys.latent], scratch)
+    return state

@@ -1,0 +1,167 @@
+"""Faults planted in the kernels' own sources: the conformance cases must turn red on every one of them."""
+import importlib.util
+import inspect
+import sys
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from kernels import HAS_CUDA, HAS_TORCH, HAS_TRITON, Place
+
+from mla_lab import kernels
+from mla_lab.kernels import keys as keys_module
+from mla_lab.kernels import rows, tiled
+from mla_lab.kernels.conformance import CASES, build, judge
+
+TILED = {"block": 16}
+SPLIT = {"block": 16, "splits": 3}
+MUTANTS = [  # module, what is replaced, by what
+    # the mask
+    ("rows", "tokens + i + 1 - low", "tokens + i - low", {}),  # a query does not see itself
+    ("rows", "length - tokens + i + 1 - low", "i + 1 - low", {}),  # aligned top-left
+    ("rows", "length - tokens + i + 1 - low", "length - low", {}),  # no mask among the new tokens
+    ("rows", "(i + 1) * heads", "(i + 2) * heads", {}),  # masks the next query as well
+    # the scale
+    ("rows", "(t * h, width)) * scale", "(t * h, width)) * width**-0.5", {}),
+    ("rows", "(t * h, width)) * scale", "(t * h, width))", {}),
+    # the value
+    ("rows", "k[:, :r], out", "k[:, -r:], out", {}),
+    # the LSE
+    ("rows", "xp.log(safe) + top", "xp.log2(safe) + top", {}),
+    ("rows", "xp.log(safe) + top", "xp.log(safe)", {}),
+    ("rows", "nothing, EMPTY, xp", "nothing, 0.0, xp", {}),
+    ("rows", "nothing, EMPTY, xp", "nothing, -EMPTY, xp", {}),  # FlashMLA's convention
+    # the maximum
+    ("rows", "array_namespace(top).where(top == EMPTY, 0.0, top)", "top", {}),
+    ("rows", "finite(xp.max(logits, axis=-1, keepdims=True))", "xp.zeros((logits.shape[0], 1))", {}),
+    # online softmax
+    ("tiled", "self.total *= shrink", "pass", TILED),
+    ("tiled", "self.summed *= shrink", "pass", TILED),
+    ("tiled", "xp.exp(self.top - shift)", "xp.exp(shift - self.top)", TILED),  # the sign of FlashMLA's blog
+    ("tiled", "self.top = top", "pass", TILED),
+    ("tiled", "xp.maximum(self.top, xp.max(logits, axis=-1, keepdims=True))",
+     "xp.max(logits, axis=-1, keepdims=True)", TILED),
+    ("tiled", "summed[...] = 0.0", "pass", TILED),  # what the request before left behind
+    ("tiled", "hide(logits, tokens, heads, length, low)", "hide(logits, tokens, heads, length)", TILED),
+    ("tiled", "min(low + starts.step, length)", "low + starts.step", TILED),  # reads past the end
+    # splits and merge
+    ("tiled", "-(-len(starts) // splits)", "len(starts) // splits", SPLIT),  # the last blocks are lost
+    ("tiled", "(n + 1) * each", "(n + 1) * each + 1", SPLIT),  # blocks are counted twice
+    ("tiled", "merge_by_lse(parts)", "(sum(p[0] for p in parts) / len(parts), parts[0][1])", SPLIT),
+    ("tiled", "merge_by_lse(parts)", "merge_by_lse([(p[0], p[1] * 1.4427) for p in parts])", SPLIT),  # log2 LSE
+    ("tiled", "merge_by_lse(parts)", "merge_by_lse([(p[0], p[1].astype(np.float16)) for p in parts])", SPLIT),
+    ("tiled", "parts.append((part, part_lse))", "parts = [(part, part_lse)]", SPLIT),
+    # pages
+    ("keys", "self.pages[i][first", "sorted(self.pages[i])[first", {}),
+    ("keys", "self.pages[i][first", "self.pages[0][first", {}),
+    ("keys", "[low - first * page : high - first * page, :]", "[: high - low, :]", TILED),
+    ("keys", "first = low // page", "first = -(-low // page)", TILED),
+    ("keys", "self.cache[i, low:high, :]", "self.cache[i, low : high + 1, :]", {}),
+]
+TRITON_MUTANTS = [  # none may read or write outside its arrays, which would end the interpreter
+    ("length - tokens + row // heads + 1", "length - tokens + row // heads", (16, 16, 1)),
+    ("length - tokens + row // heads + 1", "length - tokens + row % heads + 1", (16, 16, 1)),  # swapped
+    ("logits * scale_log2", "logits * scale_log2 * 0.6931", (16, 16, 1)),  # exp2 of what was meant for exp
+    ("total * shrink", "total", (16, 16, 1)),
+    ("summed * shrink[:, None]", "summed", (16, 16, 1)),
+    ("tl.exp2(top - shift)", "tl.exp2(shift - top)", (16, 16, 1)),
+    ("at + r[None, :], mask=real[:, None] & (r < R)[None, :]", "at + r[None, :], mask=(r < R)[None, :]", (16, 16, 1)),
+    ("tl.cdiv(tl.cdiv(length, N), SPLITS) * N", "tl.cdiv(length, N) // SPLITS * N", (16, 16, 3)),
+    ("page * page_stride", "(key // PAGE) * page_stride", (16, 16, 1)),  # pages in order
+    ("(tl.log2(safe) + top) * LN2", "tl.log2(safe) + top", (16, 16, 1)),
+    ("(tl.log2(safe) + top) * LN2", "tl.log2(safe) + top", (16, 16, 3)),
+    ("weights = tl.exp(lses - top)", "weights = tl.exp2(lses - top)", (16, 16, 3)),
+    ("here * SPLITS + split", "here * SPLITS", (16, 16, 3)),
+]
+
+
+def planted(folder, monkeypatch, name, old, new):
+    """The module with one thing replaced, imported from a file (Triton reads a kernel's source there)."""
+    source = inspect.getsource(importlib.import_module(f"mla_lab.kernels.{name}"))
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {name}"
+    file = folder / "mutant.py"
+    head = "from __future__ import annotations\n"
+    file.write_text(source.replace(old, new).replace(head, head + "import numpy as np\n", 1))
+    spec = importlib.util.spec_from_file_location("mla_lab.kernels.mutant", file)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def caught(decode, place, cases, make_keys=keys_module.Keys):
+    """The first case that turns red, or None."""
+    scratch = kernels.Scratch()
+    for case in cases:
+        p = build(case, place.convert)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                keys = make_keys(p.kv_cache, p.lengths, p.block_table, len(case.lengths), p.latent)
+                verdict = judge(*decode(p.q, keys, p.scale, scratch), p, case)
+            except Exception as error:  # a kernel that crashes is caught as well
+                verdict = error
+        if isinstance(verdict, Exception) or not verdict.ok:
+            return case.name
+    return None
+
+
+@pytest.mark.parametrize(("module", "old", "new", "options"), MUTANTS, ids=lambda x: str(x)[:40])
+def test_a_planted_fault_turns_a_case_red(module, old, new, options, tmp_path, monkeypatch):
+    place, mutant = Place("rows", "numpy", "float32"), planted(tmp_path, monkeypatch, module, old, new)
+    decode = mutant.decode if module != "keys" else tiled.decode if options else rows.decode
+    assert caught(partial(decode, **options), place, CASES, getattr(mutant, "Keys", keys_module.Keys))
+
+
+@pytest.mark.skipif(not HAS_TRITON or HAS_CUDA, reason="runs in Triton's interpreter")
+@pytest.mark.parametrize(("old", "new", "launch"), TRITON_MUTANTS, ids=lambda x: str(x)[:40])
+def test_a_fault_planted_in_the_triton_kernel_turns_a_case_red(old, new, launch, tmp_path, monkeypatch):
+    mutant = planted(tmp_path, monkeypatch, "triton_decode", old, new)
+    few = [CASES[n] for n in (1, 2, 3, 9)]
+    assert caught(partial(mutant.decode, launch=mutant.Launch(*launch)), Place("triton", "torch", "float32"), few)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+@pytest.mark.parametrize(("old", "new"), [
+    ("0.0, False, scale=scale)\n            else", "0.0, False)\n            else"),  # the default: (r+p)^-1/2
+    ("q.shape[1] + j + 1", "q.shape[1] + j"),
+    ("found[0][0, 0, :, :r]", "found[0][0, 0, :, -r:]"),
+], ids=["scale", "mask", "value"])
+def test_a_fault_planted_in_the_fused_call_turns_a_case_red(old, new, tmp_path, monkeypatch):
+    mutant = planted(tmp_path, monkeypatch, "sdpa", old, new)
+    assert caught(mutant.decode, Place("sdpa", "torch", "float32"), CASES)
+
+
+def test_the_same_harness_is_green_without_a_fault():
+    place = Place("rows", "numpy", "float32")
+    for decode in (rows.decode, partial(tiled.decode, **TILED), partial(tiled.decode, **SPLIT)):
+        assert caught(decode, place, CASES) is None
+
+
+@pytest.mark.parametrize(("spoil", "measure"), [
+    (lambda out, lse: (out.astype(np.float64), lse), "kinds"),
+    (lambda out, lse: (out, lse.astype(np.float16)), "kinds"),
+    (lambda out, lse: (out[:, :1], lse), "kinds"),
+    (lambda out, lse: (out, np.where(np.isinf(lse), -1e30, lse)), "masks"),
+    (lambda out, lse: (np.where(out == 0, np.nan, out), lse), "masks"),
+    (lambda out, lse: (out, lse + 1e-2), "lse"),
+    (lambda out, lse: (out * np.float32(1 + 1e-2), lse), "output"),
+])
+def test_each_measure_of_the_judge_can_fail(spoil, measure):
+    case = CASES[3]
+    p = build(case, Place("rows", "numpy", "float32").convert)
+    good = kernels.decode(p.q, p.kv_cache, p.lengths, p.scale, p.latent, p.block_table)
+    assert judge(*good, p, case).ok
+    verdict = judge(*spoil(*good), p, case)
+    assert not verdict.ok and str(verdict)
+    value = getattr(verdict, measure)
+    assert not (value if isinstance(value, bool) else value.ok)
+
+
+def test_many_small_errors_that_each_pass_are_caught_by_their_sum():
+    case = CASES[8]
+    p = build(case, Place("rows", "numpy", "float32").convert)
+    output, lse = kernels.decode(p.q, p.kv_cache, p.lengths, p.scale, p.latent, p.block_table)
+    verdict = judge(output * np.float32(1 + 2e-3), lse, p, case)
+    assert verdict.output.ok and verdict.cosine > verdict.cosine_bound and not verdict.ok
