@@ -5,6 +5,6 @@ command runs.
 """
 from __future__ import annotations
 
-from . import capacity, grade, tables, verify
+from . import capacity, grade, pages, tables, verify
 
-COMMANDS = (verify, tables, capacity, grade)
+COMMANDS = (verify, tables, capacity, grade, pages)

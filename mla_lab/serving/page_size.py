@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -38,7 +38,7 @@ class PageCost:
 
     @property
     def empty_share(self) -> Fraction:
-        return Fraction(self.empty_slots, self.blocks * self.block_size)
+        return Fraction(self.empty_slots, max(1, self.blocks * self.block_size))
 
     @property
     def table_bytes(self) -> int:
@@ -48,7 +48,7 @@ class PageCost:
     @property
     def hit_share(self) -> Fraction | None:
         """Share of all prompt tokens that need not be computed, in an endless cache."""
-        return None if self.hit_tokens is None else Fraction(self.hit_tokens, self.input_tokens)
+        return None if self.hit_tokens is None else Fraction(self.hit_tokens, max(1, self.input_tokens))
 
 
 def page_cost(trace: Trace, block_size: int, rules: Paging = PAGING) -> PageCost:
@@ -80,7 +80,7 @@ class Replay:
 
     @property
     def hit_share(self) -> Fraction:
-        return Fraction(self.hit_tokens, self.input_tokens)
+        return Fraction(self.hit_tokens, max(1, self.input_tokens))
 
 
 def token_ids(request: Request, names: dict) -> tuple[list[int], list[int]]:
@@ -127,6 +127,3 @@ def prefixes_that_fit(budget: int, tokens: int, token_bytes: int | Fraction, blo
     page = positive_int("block_size", block_size) * token_bytes
     return int(Fraction(budget) / page) // rounded_up(positive_int("tokens", tokens), block_size)
 
-
-def mean(values: Sequence[int]) -> float:
-    return sum(values) / len(values)

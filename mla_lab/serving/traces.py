@@ -19,6 +19,7 @@ from ..errors import InputError, positive_int
 
 Run = tuple[Hashable, int]  # identity of a piece of text, and its tokens
 MOONCAKE_BLOCK = 512  # tokens behind one entry of hash_ids
+MOST_SYNTHETIC = 100_000
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Chat:
 def synthetic(chat: Chat | None = None, seed: int = 0) -> Trace:
     """A trace drawn from the distributions of ``chat``, the same for the same seed."""
     chat, rng = chat or Chat(), np.random.default_rng(seed)
+    if positive_int("requests", chat.requests) > MOST_SYNTHETIC:
+        raise InputError(f"requests must be at most {MOST_SYNTHETIC:,} for a synthetic trace, not {chat.requests:,}.")
 
     def length(median: float, sigma: float) -> int:
         return max(1, round(median * math.exp(sigma * float(rng.standard_normal()))))
@@ -108,7 +111,7 @@ def synthetic(chat: Chat | None = None, seed: int = 0) -> Trace:
     systems = [(("system", k), length(*chat.system)) for k in range(chat.systems)]
     share = 1 / np.arange(1, chat.systems + 1)
     requests, talks, started, now = [], [], 0, 0.0
-    for _ in range(positive_int("requests", chat.requests)):
+    for _ in range(chat.requests):
         now += float(rng.exponential(1 / chat.rate))
         while len(talks) < chat.open_at_once:
             talks.append((started, [systems[int(rng.choice(chat.systems, p=share / share.sum()))]]))
