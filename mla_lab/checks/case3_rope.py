@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays import Array, fresh, to_numpy
+from .. import by_the_book
+from ..arrays import UNIT_ROUNDOFF, Array, fresh, to_numpy
 from ..attention import Projected, scores_naive
-from ..ball import Ball
+from ..ball import EXP_ULPS, Ball
 from ..bounds import compare
 from ..config import MLAConfig, Yarn
 from ..recipe import Recipe
@@ -19,6 +20,7 @@ from .common import BALLS, SMALL, balls, judge, under_test, worst_of
 V3 = MLAConfig(hidden_size=7168, num_attention_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
                qk_rope_head_dim=64, v_head_dim=128, rope_scaling=Yarn(40))
 V2 = replace(V3, rope_scaling=Yarn(40, mscale=0.707, mscale_all_dim=0.707))
+KIMI = Yarn(32, beta_fast=1.0)  # Kimi-K2's
 UNEQUAL = replace(V3, rope_scaling=Yarn(40, mscale=1.0, mscale_all_dim=0.707))
 
 
@@ -167,6 +169,18 @@ def yarn(setting: Setting) -> Verdict:
                    "pairs 0 to 10 kept, 23 to 31 divided by 40, the rest blended")
 
 
+def yarn_base(setting: Setting) -> Verdict:
+    """The two sides share no line. Each takes one power and at most 8 more roundings."""
+    worst = 0.0
+    for config in (replace(V3, rope_theta=1e6), replace(V3, rope_theta=50000.0, rope_scaling=KIMI)):
+        saw = setting.recipe.frequencies(config)
+        expected = np.array([by_the_book.angle_per_token(i, config) for i in range(config.qk_rope_head_dim // 2)])
+        worst = max(worst, float(np.max(np.abs(saw - expected) / expected)))
+    bound = 2 * (EXP_ULPS + 8) * UNIT_ROUNDOFF["float64"]
+    return Verdict(YARN_BASE, worst, 0.0, bound, worst <= bound,
+                   "largest relative distance of a frequency; theta 1,000,000 with V3's YaRN and Kimi-K2's 50,000")
+
+
 TWO_TERMS = "a logit over concatenated heads is the content term plus the rope term"
 RELATIVE = "a rope score depends on the distance of the two tokens alone"
 NORM = "a rotation keeps the length of what it turns"
@@ -175,6 +189,7 @@ FIXED = "no fixed matrix replaces the rotation: the best one misses just what th
 ABSORB = "W_UK absorbed past a rotation gives wrong logits at every distance but 0"
 SCALE = "the softmax scale is (n + p)^-1/2 times mscale squared, and mscale_all_dim is the one that counts"
 YARN = "YaRN's ramp runs over DeepSeek-V3's rope pairs 10 to 23"
+YARN_BASE = "with another rope_theta than 10,000, YaRN's ramp lies where its equations put it"
 
 CHECKS = (
     Check("3.two_terms", TWO_TERMS, two_terms),
@@ -185,4 +200,5 @@ CHECKS = (
     Check("3.absorb_through", ABSORB, absorb_through),
     Check("3.scale", SCALE, scale),
     Check("3.yarn", YARN, yarn),
+    Check("3.yarn_base", YARN_BASE, yarn_base),
 )

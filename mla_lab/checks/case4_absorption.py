@@ -31,6 +31,10 @@ from ..weights import exact_noise
 from .common import BALLS, balls, judge, right, under_test, up_projections
 
 TOKENS, CACHED, START = 3, 40, 5000  # positions beyond DeepSeek-V3's original context
+SQUARES = (MLAConfig(hidden_size=20, num_attention_heads=3, kv_lora_rank=12, qk_nope_head_dim=12, qk_rope_head_dim=4,
+                     v_head_dim=12),
+           MLAConfig(hidden_size=20, num_attention_heads=3, kv_lora_rank=36, qk_nope_head_dim=5, qk_rope_head_dim=4,
+                     v_head_dim=7))
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,9 @@ def mqa(setting: Setting) -> Verdict:
     return judge(MQA, compare(saw, naive.heads, own, radius.heads))
 
 
-def to_the_bit(setting: Setting) -> Verdict:
-    config, backend = setting.config, setting.backend
+def differing(setting: Setting, config: MLAConfig) -> tuple[int, int]:
+    """How many logits and outputs of the absorbed form, modulo a prime, are not the naive ones; and of how many."""
+    backend = setting.backend
     h, n, p, r = (config.num_attention_heads, config.qk_nope_head_dim, config.qk_rope_head_dim, config.kv_lora_rank)
     recipe = replace(setting.recipe, store=exact.exact_store(max(n, p, r)))
     shapes = ((1, h, 2, n), (1, h, 2, p), (1, 5, r), (1, 5, p), (h * (n + config.v_head_dim), r), (1, h, 2, 5))
@@ -131,8 +136,35 @@ def to_the_bit(setting: Setting) -> Verdict:
         (values_absorb(shares, q.c_kv, w_uv, recipe), values_naive(shares, q.c_kv, uv, naive)),
     )
     differ = sum(int(np.sum(to_numpy(exact.modulo(a) != exact.modulo(b)))) for a, b in pairs)
-    total = sum(math.prod(a.shape) for a, _ in pairs)
+    return differ, sum(math.prod(a.shape) for a, _ in pairs)
+
+
+def to_the_bit(setting: Setting) -> Verdict:
+    differ, total = differing(setting, setting.config)
     return exactly(BIT, differ, 0, f"of {total} logits and outputs, integers modulo {exact.PRIME}")
+
+
+def square(setting: Setting) -> Verdict:
+    """First n = r = v, then h (n + v) = r: what is transposed by mistake still has the right shape."""
+    counts = [differing(setting, config) for config in SQUARES]
+    return exactly(SQUARE, sum(c[0] for c in counts), 0, f"of {sum(c[1] for c in counts)} logits and outputs, "
+                   f"integers modulo {exact.PRIME}")
+
+
+def all_bits(setting: Setting) -> Verdict:
+    """TF32 keeps 10 bits behind the leading one: 2049 would become 2048. In float32, whatever the chosen dtype."""
+    backend, recipe = setting.backend.with_dtype("float32"), setting.recipe
+    odd = np.arange(2049, 2049 + 2 * 5 * 7, 2, dtype=np.float64).reshape(1, 5, 7)  # exact in float32
+    one = np.eye(7)[None, None, :3]  # each query picks one channel of the keys
+    q = Projected(*(backend.asarray(x) for x in (one, one, odd, odd + 1024)))
+    up, shares = backend.asarray(np.eye(7)[None]), backend.asarray(np.eye(5)[None, None, :3])
+    logits, values = (2 * odd + 1024)[:, None, :, :3].mT, odd[:, None, :3, :]
+    differ = sum(int(np.sum(to_numpy(saw) != expected)) for saw, expected in (
+        (scores_naive(q, q.c_kv, q.k_rope, up, recipe), logits),
+        (scores_absorb(q, q.c_kv, q.k_rope, up, recipe), logits),
+        (values_naive(shares, q.c_kv, up, recipe), values), (values_absorb(shares, q.c_kv, up, recipe), values)))
+    return exactly(ALL_BITS, differ, 0, f"of {2 * (logits.size + values.size)} logits and outputs, odd numbers of 12 "
+                   "and 13 bits times 1, both modes")
 
 
 def premultiplied(setting: Setting) -> Verdict:
@@ -201,6 +233,8 @@ OUTPUT = "absorbed head outputs equal the naive ones"
 LSE = "the absorbed log-sum-exp equals the naive one"
 MQA = "absorbed MLA is MQA with one key of width r + p whose first r channels are the value, and then W_UV"
 BIT = "absorbed logits and outputs equal the naive ones to the bit, modulo a prime"
+SQUARE = "square W_UK, W_UV and kv_b_proj are read the right way round, to the bit"
+ALL_BITS = "in float32 the products of attention keep every bit of their inputs"
 PREMULTIPLIED = "W_UV W_O multiplied in advance gives the same output and needs more weights, not fewer"
 MEMORY = "an absorbed decode step never holds the expanded keys or values"
 LADDER = "the distance shrinks with the dtype's precision, as rounding does and a wrong formula does not"
@@ -208,6 +242,7 @@ LADDER = "the distance shrinks with the dtype's precision, as rounding does and 
 CHECKS = (
     Check("4.logits", LOGITS, agree(LOGITS, "logits")), Check("4.weights", WEIGHTS, agree(WEIGHTS, "weights")),
     Check("4.output", OUTPUT, agree(OUTPUT, "heads")), Check("4.lse", LSE, agree(LSE, "lse")), Check("4.mqa", MQA, mqa),
-    Check("4.to_the_bit", BIT, to_the_bit), Check("4.premultiplied", PREMULTIPLIED, premultiplied),
+    Check("4.to_the_bit", BIT, to_the_bit), Check("4.square", SQUARE, square), Check("4.all_bits", ALL_BITS, all_bits),
+    Check("4.premultiplied", PREMULTIPLIED, premultiplied),
     Check("4.memory", MEMORY, memory), Check("4.ladder", LADDER, ladder),
 )
