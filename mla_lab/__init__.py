@@ -15,6 +15,7 @@ _HOME = {name: module for module, names in {
     "checkpoint": "read_layer",
     "config": "MLAConfig Yarn",
     "decode": "forward full_recompute",
+    "diagnosis": "Diagnosis diagnose",
     "errors": "InputError",
     "footprint": "bytes_per_token cache_bytes expanded_elements gb gib gqa_elements kib mha_elements mib mla_elements "
                  "mqa_elements per_gpu_elements percent saving tokens_that_fit",

@@ -5,6 +5,6 @@ command runs.
 """
 from __future__ import annotations
 
-from . import capacity, grade, pages, tables, verify
+from . import capacity, diagnose, grade, pages, tables, verify
 
-COMMANDS = (verify, tables, capacity, grade, pages)
+COMMANDS = (verify, diagnose, tables, capacity, grade, pages)

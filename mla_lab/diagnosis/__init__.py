@@ -1,0 +1,86 @@
+"""Which fault is in somebody's MLA: run it over a battery, and find the known fault that reproduces what it gives."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..arrays import DTYPES
+from ..config import MLAConfig
+from ..errors import InputError, unknown
+from .isolate import LIBRARIES, PROTOCOLS, battery, callable_for, run_isolated, takes_torch
+from .observe import observe
+from .result import Diagnosis, conclude
+from .search import Search
+
+MOST_WIDTH, MOST_HEADS = 512, 8  # of a layer that is drawn for a given configuration
+
+
+def reduced(config: MLAConfig) -> MLAConfig:
+    """``config`` with at most 8 heads and 512 hidden channels, so that a diagnosis takes seconds."""
+    from dataclasses import replace
+    return replace(config, num_attention_heads=min(config.num_attention_heads, MOST_HEADS),
+                   hidden_size=min(config.hidden_size, MOST_WIDTH))
+
+
+def diagnose(
+    implementation: Callable | str, protocol: str = "layer", config: MLAConfig | None = None, dtype: str = "float64",
+    library: str | None = None, fp8: bool = False, seconds: float = 120.0, whole: bool = False,
+) -> Diagnosis:
+    """Say which known fault an implementation has, or that it has none.
+
+    Parameters
+    ----------
+    implementation : callable or str
+        A function, an ``nn.Module`` or its factory (protocol 'module'), or ``FILE.py:FUNCTION``, which is run in a
+        process of its own; a callable runs in this one.
+    protocol : {'layer', 'decode', 'module'}
+        ``layer(hidden, weights, config, cache=None) -> (output, cache)``: hidden [b, t, d]; weights a dict under
+        Hugging Face's names without prefix; config a dict of config.json's fields; causal; called for a prefill and
+        then with its own cache for more tokens.
+        ``decode(q_nope, q_rope, kv_cache, w_uk, w_uv, lengths, scale) -> output`` or ``(output, lse)``: q_nope
+        [b, t, h, n], q_rope [b, t, h, p] rotated, kv_cache [b, s, r+p] with NaN beyond lengths [b] (which count the t
+        new tokens), w_uk [h, n, r], w_uv [h, r, v]; output [b, t, h, v], natural-log lse [b, t, h].
+        'module': an attention module of Hugging Face's signature, or ``make(config)`` that returns one.
+    config : MLAConfig, optional
+        Dimensions and conventions to test with instead of the battery's own.
+    dtype : {'float64', 'float32', 'bfloat16'}
+    library : {'numpy', 'torch'}, optional
+        What arrays are handed over; by default torch if the function's module imports it.
+    fp8 : bool
+        Add a layer whose weights are FP8 codes with block scales.
+    seconds : float
+        Time limit for a function from a file.
+    whole : bool
+        Keep all heads and the whole hidden size of ``config``; without it they are cut to 8 and 512.
+
+    Returns
+    -------
+    Diagnosis
+        ``str()`` of it is the report.
+
+    Raises
+    ------
+    InputError
+        For an unknown protocol, dtype or library, or a file that cannot be loaded.
+    """
+    for name, value, known in (("protocol", protocol, PROTOCOLS), ("dtype", dtype, DTYPES),
+                               ("library", library or "numpy", LIBRARIES)):
+        if value not in known:
+            raise unknown(name, value, known)
+    if protocol == "module" and library == "numpy":
+        raise InputError("protocol 'module' takes torch tensors, so library must be torch, not numpy.")
+    config = config if config is None or whole else reduced(config)
+    if protocol == "module" and config is None and hasattr(implementation, "state_dict"):
+        raise InputError("an nn.Module needs the config that it was made for; give config, or a factory make(config).")
+    cases = battery(protocol, config, fp8)
+    if isinstance(implementation, str):
+        def meanwhile() -> Search:  # it fills the memory of predictions
+            return Search(cases, {case.name: () for case in cases}, dtype)
+        seen, library = run_isolated(implementation, protocol, config, dtype, library, fp8, seconds, cases, meanwhile)
+        name = implementation
+    else:
+        if not callable(implementation):
+            raise InputError(f"implementation must be a function or a module, not {type(implementation).__name__}.")
+        library = library or ("torch" if takes_torch(implementation, protocol) else "numpy")
+        seen = observe(callable_for(implementation, protocol), cases, dtype, library)
+        name = getattr(implementation, "__qualname__", type(implementation).__name__)
+    return conclude(name, protocol, dtype, library, cases, seen)

@@ -84,8 +84,17 @@ def config_dict(config: MLAConfig) -> dict:
     block = None
     if yarn is not None:
         block = {"type": "yarn", **{k: v for k, v in asdict(yarn).items() if v not in (None, 0.0)}}
-    return {"model_type": "deepseek_v3", **fields, "rope_scaling": block,
-            "num_key_value_heads": config.num_attention_heads}
+    longest = int(yarn.factor * yarn.original_max_position_embeddings) if yarn else 4096
+    return {"model_type": "deepseek_v3", **fields, "rope_scaling": block, "num_hidden_layers": 1,
+            "num_key_value_heads": config.num_attention_heads, "max_position_embeddings": longest}
+
+
+def config_from(fields: Mapping) -> MLAConfig:
+    """Back from `config_dict`."""
+    own = {name: fields[name] for name in MLAConfig.__dataclass_fields__ if name in fields}
+    block = fields["rope_scaling"]
+    yarn = None if block is None else Yarn(**{name: block[name] for name in Yarn.__dataclass_fields__ if name in block})
+    return MLAConfig(**{**own, "rope_scaling": yarn})
 
 
 def _drawn(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -27,6 +27,14 @@ HEAVY = ("far", "even")  # cases with many tokens, computed only for what passes
 NEAREST, PAIRS = 8, 600
 
 
+def matching(bits: int) -> float:
+    """How many times its noise a matching output may be away from its prediction.
+
+    Beyond 11 bits the roundings of sums and exponentials count, which the emulation does not make.
+    """
+    return MATCH if bits <= TF32 else 4 * MATCH
+
+
 @dataclass(frozen=True)
 class Form:
     """One or two faults, each in one of its forms."""
@@ -73,10 +81,10 @@ class Search:
         self.changed = [f for f in self.forms if any(self.visible(f, c) for c in self.light)]
         self.quiet = [f for f in self.forms if f not in self.changed]
 
-    def visible(self, form: Form, case: Case, bits: int = FLOAT64) -> bool:
-        """Whether the fault changes this case by more than rounding."""
+    def visible(self, form: Form, case: Case, bits: int = FLOAT64, times: float = MATCH) -> bool:
+        """Whether the fault changes this case by more than ``times`` what rounding does."""
         with np.errstate(invalid="ignore"):
-            return any(not np.array_equal(np.isfinite(a), np.isfinite(b)) or rms(a - b) > MATCH * n for a, b, n in zip(
+            return any(not np.array_equal(np.isfinite(a), np.isfinite(b)) or rms(a - b) > times * n for a, b, n in zip(
                 predicted(case, form.recipe), predicted(case, RIGHT), noise(case, RIGHT, bits), strict=True))
 
     def score(self, recipe: Recipe, bits: int, cases: Sequence[Case] | None = None, noise_of: Recipe | None = None
@@ -110,15 +118,16 @@ class Search:
         """The right conventions or one fault, at the first of these precisions at which anything fits."""
         near = sorted(self.changed, key=lambda f: self.distance(f.recipe))[:NEAREST]
         for bits in levels:
+            match = matching(bits)
             good, of_right = self.inside(bits) <= 1, self.score(RIGHT, bits)
             scored = [(self.score(f.recipe, bits), f) for f in near]
             light = self.score(RIGHT, bits, self.light)
             if light <= LOOSE:  # faults that only the heavy cases can show
                 scored += [(max(light, self.score(f.recipe, bits, self.heavy, RIGHT)), f) for f in self.quiet]
             best = min((s for s, _ in scored), default=np.inf)
-            if good and not (best <= MATCH and of_right > BETTER * max(best, 1.0)):
+            if good and not (best <= match and of_right > BETTER * max(best, 1.0)):
                 return Found(bits, of_right)
-            if best <= MATCH:
+            if best <= match:
                 return Found(bits, best, tuple(f for s, f in sorted(scored, key=lambda x: x[0])
                                                if s <= BETTER * max(best, 1.0) and self._alike(f, scored, best)))
         return None
@@ -147,7 +156,7 @@ class Search:
         for _, i, j in sorted(candidates)[:PAIRS]:
             both = replace(every[i].recipe, **{k: getattr(every[j].recipe, k) for k in self._fields(every[j])})
             value = self.score(both, bits)
-            if value <= MATCH and (best is None or value < best.score):
+            if value <= matching(bits) and (best is None or value < best.score):
                 best = Found(bits, value, (Form(every[i].faults + every[j].faults, both),))
         return best
 

@@ -1,0 +1,92 @@
+"""A diagnosis as text for a terminal, and as JSON."""
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ..faults import FAULTS
+
+if TYPE_CHECKING:
+    from .result import Diagnosis
+
+WIDTH = 110
+KNOWN = {fault.id: fault for fault in FAULTS}
+
+
+def wrapped(label: str, sentence: str) -> list[str]:
+    return textwrap.wrap(f"{label}{sentence}", WIDTH, subsequent_indent=" " * len(label))
+
+
+def about(identity: str) -> list[str]:
+    """What is known of a fault."""
+    fault = KNOWN[identity]
+    fields = ", ".join(sorted({name for form in fault.forms for name in form}))
+    return [f"  {fault.id}", *wrapped("    what: ", fault.what + "."),
+            *wrapped("    why the usual test misses it: ", fault.why + "."),
+            f"    happened in: {fault.thread} on GitHub", f"    the convention it breaks: Recipe.{fields}"]
+
+
+def headline(d: Diagnosis) -> list[str]:
+    """The verdict in one sentence, and the faults it names."""
+    calls = len({p.call for p in d.problems})
+    if d.verdict == "agrees":
+        lines = [f"AGREES with the right conventions to {d.precision}"
+                 + ("" if d.precision == d.dtype else f" (asked for {d.dtype}: some step runs in {d.precision})") + "."]
+    elif d.verdict == "raises":
+        lines = [f"BREAKS in {len(d.problems)} case{'s' * (len(d.problems) > 1)}"
+                 + (", and agrees in the others." if d.departures else ", so there is nothing to compare.")]
+    elif d.verdict == "precision":
+        lines = [f"IMPRECISE: the differences are what rounding to {d.precision} makes, although {d.dtype} came in."]
+    elif d.verdict == "fault" and d.faults == ("tf32",):
+        lines = ["KNOWN FAULT, by the size of the error: products round their inputs to 10 bits, as TF32 does."]
+    elif d.verdict in ("fault", "two faults"):
+        count = "KNOWN FAULT: it reproduces" if d.verdict == "fault" else "TWO KNOWN FAULTS: together they reproduce"
+        lines = [f"{count} every output to {d.precision}."]
+    elif d.verdict == "nearest":
+        lines = [f"UNKNOWN FAULT. Nearest known one, at a distance of {d.distance:.2g} (0: equal, 1: unrelated):"]
+    else:
+        lines = ["UNKNOWN FAULT, and no known one comes near. The table says where it first shows."]
+    if calls and d.verdict not in ("raises",):
+        lines.append(f"Besides, {len(d.problems)} case{'s' * (len(d.problems) > 1)} gave no output (see below).")
+    if d.verdict in ("fault", "two faults", "nearest"):
+        for identity in d.faults:
+            lines += about(identity)
+        if d.alike:
+            lines += wrapped("  the same to every output of this battery: ", ", ".join(d.alike))
+    return lines
+
+
+def grouped(d: Diagnosis) -> list[str]:
+    """The problems, one sentence for those that are the same but for their case."""
+    same: dict[tuple[str, str], list] = {}
+    for problem in d.problems:
+        same.setdefault((problem.call, problem.what), []).append(problem)
+    return [str(first) if len(group) == 1 else f"cases {', '.join(p.case for p in group)}: {first.call}: {first.what} "
+            f"(inputs of the first: {first.shapes})" for group in same.values() for first in group[:1]]
+
+
+def text(d: Diagnosis) -> str:
+    """The whole report."""
+    lines = [f"{d.name}: protocol {d.protocol}, {d.library}, {d.dtype}", ""]
+    if d.departures:
+        width = max(len(x.case) for x in d.departures)
+        lines.append(f"{'case':<{width}}  {'error/bound':>11}  first departure")
+        for x in d.departures:
+            where = "agrees" if not x.where else f"{x.where}: off by {x.relative:.2g} of the output's size"
+            lines.append(f"{x.case:<{width}}  {x.share:>11.2g}  {where}")
+            if x.where:
+                lines.append(f"{'':<{width}}  {'':>11}  ({x.shows})")
+        lines += ["", "error/bound: largest distance from the right output over what rounding is likely to explain", ""]
+    lines += headline(d)
+    lines += [line for sentence in grouped(d) for line in wrapped("  broken: ", sentence)]
+    lines += [line for remark in d.remarks for line in wrapped("  note: ", remark)]
+    if d.unseen:
+        lines += wrapped("  cannot show in this battery: ", ", ".join(d.unseen))
+    return "\n".join(lines)
+
+
+def as_json(d: Diagnosis) -> dict:
+    """Everything, with what is known of each fault named."""
+    named = {i: {"what": KNOWN[i].what, "thread": KNOWN[i].thread, "why": KNOWN[i].why} for i in (*d.faults, *d.alike)}
+    return asdict(d) | {"ok": d.ok, "about": named}
