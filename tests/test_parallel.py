@@ -14,11 +14,15 @@ import pytest
 from mla_lab.arrays import fresh, get_backend, to_numpy
 from mla_lab.cache import LatentCache
 from mla_lab.errors import InputError
+from mla_lab.models import get_model
+from mla_lab.serving import checks12_parallel as checks12
 from mla_lab.serving import hosting, launch
 from mla_lab.serving.comm import Count, PeerLost, in_threads, wire_bytes
-from mla_lab.serving.parallel import Stripe, context_parallel, data_parallel, shard, tensor_parallel
+from mla_lab.serving.common import caught
+from mla_lab.serving.parallel import RIGHT, Stripe, context_parallel, data_parallel, shard, tensor_parallel
 from mla_lab.serving.planted import PLANTED, rules_under
 from mla_lab.serving.trial import BATCH, CONFIG, PLANS, distance, inputs, on_rank, one_process
+from mla_lab.verdict import Setting
 from mla_lab.weights import MLAWeights, random_state
 
 CLOSE = 1e-12
@@ -89,9 +93,9 @@ def test_every_planted_fault_shows(planted):
     """All but the miscount of elements change an output; that one is checked with the bytes."""
     plan = planted.caught_by[0].removeprefix("12.")
     if plan == "replicated":
-        assert planted.spoil().elements(CONFIG, 2) * 2 == CONFIG.cached_width
+        assert planted.spoil(RIGHT).elements(CONFIG, 2) * 2 == CONFIG.cached_width
         return
-    reference, done = trial(plan, 2, get_backend("numpy"), planted.spoil())
+    reference, done = trial(plan, 2, get_backend("numpy"), planted.spoil(RIGHT))
     assert 1e-3 < max(distance(rank.output, reference.output) for rank in done) < np.inf
 
 
@@ -175,8 +179,11 @@ def nothing_left():
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_give_what_one_process_gives(processes, nothing_left):
-    reports = launch.run(processes)
+    found = checks12.on_processes(processes)
+    reports = found["ranks"]
+    assert found["lost"] == f"rank 1 of {processes} was killed by SIGKILL; the other ranks were stopped"
     assert len(reports) == processes and launch.equal(reports)
+    assert not any(map(hosting.alive, (found["pid"] for found in reports)))
     threads = {plan: trial(plan, processes, get_backend("torch"))[1] for plan in PLANS}
     for plan in PLANS:
         for found, rank in zip((r[plan] for r in reports), threads[plan], strict=True):
@@ -185,15 +192,15 @@ def test_processes_give_what_one_process_gives(processes, nothing_left):
             assert found["collectives"] == {name: vars(count) for name, count in rank.counts.items()}
 
 
-def test_a_fault_is_seen_across_processes(nothing_left):
-    reports = launch.run(2, plan=("tp", "cp"), fault="merged_without_lse")
-    assert not launch.equal(reports)
-    assert all(r["tp"]["distance"] <= CLOSE < r["cp"]["distance"] for r in reports)
-
-
 def test_a_killed_rank_is_named(nothing_left):
     with pytest.raises(hosting.RankLost, match=r"^rank 1 of 2 was killed by SIGKILL; the other ranks were stopped\.$"):
         launch.run(2, plan=("tp",), break_rank=1)
+
+
+def test_alive():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert hosting.alive(os.getpid()) and not hosting.alive(ended.pid)
 
 
 def test_a_frozen_rank_is_named_within_the_limit(nothing_left):
@@ -224,7 +231,7 @@ def test_torchrun_starts_the_same_ranks(tmp_path, nothing_left):
     ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True,
                          timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert launch.equal(json.loads(target.read_text())) and ran.stdout.count("equal to one process") == 3
+    assert launch.equal(json.loads(target.read_text())["ranks"]) and ran.stdout.count("equal to one process") == 3
 
 
 @pytest.mark.parametrize("codes, said", [
@@ -239,9 +246,9 @@ def test_the_cause_is_named_and_not_its_consequences(codes, said):
 
 
 @pytest.mark.parametrize("options, hint", [
-    ("--processes 3", "1, 2 or 4"), ("--processes 0", "processes"), ("--plan pp", "plan 'pp'"), ("--fault x", "fault"),
-    ("--limit 0", "limit"), ("--break-rank 2", "break-rank"), ("--how melt", "how 'melt'"), ("--transport mpi", "mpi"),
-    ("--processes two", "processes"), ("--dtype float16", "dtype"),
+    ("--processes 3", "1, 2 or 4"), ("--processes 0", "processes"), ("--plan pp", "plan 'pp'"),
+    ("--fault x", "fault"), ("--limit 0", "limit"), ("--break-rank 2", "break-rank"), ("--lose 5", "lose"),
+    ("--how melt", "how 'melt'"), ("--transport mpi", "mpi"), ("--processes two", "processes"), ("--dtype float16", "dtype"),
 ])
 def test_bad_input_is_one_sentence(options, hint, capsys):
     assert launch.main(options.split()) == 2
@@ -263,4 +270,39 @@ def get_torch_gpus():
 
 @pytest.mark.skipif(not get_torch_gpus(), reason="no GPU")
 def test_nccl_on_one_gpu():
-    assert launch.equal(launch.run(1, transport="nccl"))
+    assert launch.equal(launch.run(1, transport="nccl")["ranks"])
+
+
+# --- the checks -----------------------------------------------------------------------------------------------------
+
+CHECKS = {check.id: check for check in checks12.CHECKS}
+IN_PROCESSES = ("12.processes", "12.lost_rank")
+
+
+@pytest.mark.parametrize("id", CHECKS)
+def test_the_checks_hold_and_catch_their_faults(id, backend):
+    if id in IN_PROCESSES and backend.name != "numpy":
+        pytest.skip("real ranks run torch whatever the backend is")
+    setting = Setting(backend, get_model("DeepSeek-V3").mla)
+    verdict = CHECKS[id].run(setting)
+    assert verdict.ok, verdict
+    missed = [fault for fault, seen in caught(CHECKS[id], PLANTED, setting, RIGHT).items() if not seen]
+    assert not missed
+
+
+def test_every_fault_has_a_check_and_every_check_a_fault():
+    assert {id for fault in PLANTED for id in fault.caught_by} == set(CHECKS) - {"12.lost_rank"}
+    assert all(fault.why and "#" in fault.thread for fault in PLANTED)
+
+
+@pytest.mark.parametrize("said", [None, "rank 0 of 2 was killed by SIGKILL; the other ranks were stopped"])
+def test_a_lost_rank_that_is_not_named_fails(said, monkeypatch):
+    monkeypatch.setattr(checks12, "on_processes", lambda size: {"lost": said})
+    assert not CHECKS["12.lost_rank"].run(None).ok
+
+
+def test_a_process_left_behind_fails(monkeypatch):
+    found = checks12.on_processes(2)
+    monkeypatch.setattr(checks12, "on_processes",
+                        lambda size, rules: {"ranks": [rank | {"pid": os.getpid()} for rank in found["ranks"]]})
+    assert not CHECKS["12.processes"].run(Setting(get_backend("numpy"), get_model("DeepSeek-V3").mla)).ok

@@ -23,6 +23,17 @@ class RankLost(RuntimeError):
     """A rank died or gave no result in time."""
 
 
+def alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
 def work(rank: int, size: int, args: argparse.Namespace, meeting: str) -> list[dict]:
     """What a rank does; returns the reports of all ranks."""
     from .ranks import all_reports, connected, placed, report

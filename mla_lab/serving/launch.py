@@ -47,6 +47,7 @@ def options() -> argparse.ArgumentParser:
     p.add_argument("--fault", metavar="ID", help="plant a fault of mla_lab.serving.planted")
     p.add_argument("--break-rank", type=int, metavar="R", help="for tests: this rank kills or freezes itself")
     p.add_argument("--how", default="die", metavar="HOW", help="die or hang (die)")
+    p.add_argument("--lose", type=int, metavar="R", help="then run again with this rank killed; report what is said")
     p.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
     p.add_argument("--json", metavar="FILE", help="write every rank's report ('-': to standard output)")
     return p
@@ -69,8 +70,9 @@ def checked(args: argparse.Namespace) -> argparse.Namespace:
             raise unknown(name, value, known)
     if not 0 < args.limit <= 3600:
         raise InputError(f"limit must be above 0 and at most 3600 seconds, not {args.limit:g}.")
-    if args.break_rank is not None and not 0 <= args.break_rank < args.processes:
-        raise InputError(f"break-rank must be a rank from 0 to {args.processes - 1}, not {args.break_rank}.")
+    for name, rank in (("break-rank", args.break_rank), ("lose", args.lose)):
+        if rank is not None and not 0 <= rank < args.processes:
+            raise InputError(f"{name} must be a rank from 0 to {args.processes - 1}, not {rank}.")
     rules_under(args.fault)
     get_backend(TRANSPORTS["gloo"], args.dtype)  # refuses where torch is missing, and an unknown dtype
     return args
@@ -86,22 +88,33 @@ def under_torchrun(args: argparse.Namespace) -> int:
     except PeerLost as error:
         print(f"mla_lab: {error}", file=sys.stderr)
         return LOST
-    return show(reports, args) if rank == 0 else 0
+    return show({"ranks": reports, "lost": None}, args) if rank == 0 else 0
+
+
+def all_runs(args: argparse.Namespace) -> dict:
+    """Every rank's report, and what was said of a rank that was lost on purpose."""
+    found: dict = {"ranks": host(args), "lost": None}
+    if args.lose is not None:
+        try:
+            host(argparse.Namespace(**vars(args) | {"break_rank": args.lose, "how": "die"}))
+        except RankLost as error:
+            found["lost"] = str(error)
+    return found
 
 
 def run(processes: int = 2, plan: Sequence[str] = ("tp", "dp", "cp"), limit: float = LIMIT, **how: object
-        ) -> list[dict]:
-    """`host` in a process of its own, so that a notebook, or a test, has no rank for a child.
+        ) -> dict:
+    """`all_runs` in a process of its own, so that a notebook, or a test, has no rank for a child.
 
     Parameters
     ----------
     how
-        More options of the command by name, such as ``fault="merged_without_lse"`` or ``break_rank=1``.
+        More options of the command by name, such as ``fault="merged_without_lse"`` or ``lose=1``.
 
     Returns
     -------
-    list of dict
-        For each rank what `mla_lab.serving.ranks.report` says.
+    dict
+        ``ranks``: for each rank what `mla_lab.serving.ranks.report` says; ``lost``: see `all_runs`.
 
     Raises
     ------
@@ -129,25 +142,29 @@ def run(processes: int = 2, plan: Sequence[str] = ("tp", "dp", "cp"), limit: flo
 
 def equal(reports: Sequence[dict], bound: float = CLOSE) -> bool:
     """Whether every rank's outputs are those of one process."""
-    return all(found[plan]["distance"] <= bound for found in reports for plan in found if plan != "one process")
+    return all(part["distance"] <= bound for found in reports for part in found.values()
+               if isinstance(part, dict) and "distance" in part)
 
 
-def show(reports: Sequence[dict], args: argparse.Namespace) -> int:
+def show(found: dict, args: argparse.Namespace) -> int:
     """Print a line for each plan; the exit code is 0 or 1."""
+    reports = found["ranks"]
     bound = {"float64": CLOSE, "float32": 1e-4, "bfloat16": 1e-1}[args.dtype]
     with json_target(args.json) as target:
         out = sys.stderr if target is sys.stdout else sys.stdout
         whole = reports[0]["one process"]
+        if found["lost"]:
+            print(f"with a rank killed: {found['lost']}", file=out)
         print(f"one process: cache {whole['cache_bytes']:,} B, weights {whole['weight_bytes']:,} B", file=out)
         for plan in args.plan:
-            ranks = [found[plan] for found in reports]
+            ranks = [report[plan] for report in reports]
             calls = ", ".join(f"{c['calls']} {name.replace('_', '-')} of {c['payload']:,} B"
                               for name, c in ranks[0]["collectives"].items() if c["calls"])
             verdict = "equal to one process" if max(r["distance"] for r in ranks) <= bound else "NOT equal"
             print(f"{plan} on {len(ranks)} ranks: {verdict}; each: cache {ranks[0]['cache_bytes']:,} B, weights "
                   f"{ranks[0]['weight_bytes']:,} B, {calls} in all, {ranks[0]['sent']:,} B sent on a ring", file=out)
         if target:
-            json.dump(reports, target, indent=1)
+            json.dump(found, target, indent=1)
             target.write("\n")
     return 0 if equal(reports, bound) else 1
 
@@ -161,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.with_parent:
             from .ranks import stop_with
             stop_with(os.getppid())
-        return show(host(checked(args)), args)
+        return show(all_runs(checked(args)), args)
     except InputError as error:
         print(f"mla_lab: {error}", file=sys.stderr)
         return 2

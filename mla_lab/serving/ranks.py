@@ -95,8 +95,8 @@ def report(comm: Processes, plans: tuple[str, ...], backend: Backend, fault: str
     from .planted import rules_under
     weights, hidden = inputs(backend)
     reference = one_process(weights, hidden, backend)
-    found: dict[str, Any] = {"one process": {"cache_bytes": reference.cache_bytes,
-                                             "weight_bytes": reference.weight_bytes}}
+    found: dict[str, Any] = {"pid": os.getpid(), "one process": {
+        "cache_bytes": reference.cache_bytes, "weight_bytes": reference.weight_bytes}}
     for plan in plans:
         each = Processes(comm.rank, comm.size, group=comm.group)
         if broken == "die":
