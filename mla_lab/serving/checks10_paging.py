@@ -28,7 +28,7 @@ from .traces import Chat, lengths, synthetic
 NAN = float("nan")
 
 
-def operations(setting: Setting, rules: Paging = PAGING, histories: int = 200, first: int = 0) -> Verdict:
+def operations(setting: Setting, rules: Paging = PAGING, histories: int = 120, first: int = 0) -> Verdict:
     """Random histories number ``first`` to ``first + histories - 1``, or to the first that shows something wrong."""
     backend, seen = setting.backend, Counter()
     with np.errstate(invalid="ignore"):  # a fault that lets NaN through is meant to
