@@ -6,6 +6,7 @@ PYTHON ?=
 CANDIDATES = python3.11 python3 python3.12 python3.13 python3.14 python
 WORKERS ?= 2
 LAB_ARGS ?=
+APP_ARGS ?=
 
 PY = .venv/bin/python
 PIP = $(PY) -m pip install --quiet
@@ -16,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Warnings as errors are for the tests (pyproject.toml), not for the kernels that nbval starts.
 unexport PYTHONWARNINGS
 
-.PHONY: verify test test-unit test-notebooks-numpy test-notebooks-torch lint lab notebooks grade figures clean distclean help
+.PHONY: verify test test-unit test-notebooks-numpy test-notebooks-torch lint lab app notebooks grade figures clean distclean help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -45,6 +46,11 @@ lab: .venv/.test  ## open the notebooks in JupyterLab, on this machine only
 	@if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
 	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --LabApp.news_url=None $$root \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB_ARGS) notebooks/00_start_here.ipynb
+
+# Voila's own page loads an icon font from elsewhere; the template in tools/app does not.
+app: .venv/.test  ## the explorer as a page of its own, on this machine only
+	@JUPYTER_PATH="$(CURDIR)/tools/app" $(PY) -m voila notebooks/explorer.ipynb --template=offline \
+	  --Voila.ip=127.0.0.1 $(APP_ARGS)
 
 notebooks: .venv/.test  ## run all notebooks anew and store what they print
 	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) tools/nbtool.py run notebooks/*.ipynb

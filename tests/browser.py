@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ def _environment(home: Path) -> dict[str, str]:
     own = {name: str(home / name.lower()) for name in (
         "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")}
     own["JUPYTERLAB_SETTINGS_DIR"] = str(home / "settings")
+    own["JUPYTER_PATH"] = str(ROOT / "tools" / "app")  # Voila's page without its icon font from elsewhere
     own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # installed or not
     return {**os.environ, **own}
 
@@ -70,6 +72,17 @@ def _end(process: subprocess.Popen) -> None:
         process.wait(5)
 
 
+def _answers(address: str) -> bool:
+    """Whether somebody is there, whatever the answer."""
+    try:
+        with urllib.request.urlopen(address, timeout=1):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def _served(command: list[str], home: Path, address: str) -> Iterator[None]:
     """A server, from the moment that it answers at ``address``."""
@@ -79,11 +92,9 @@ def _served(command: list[str], home: Path, address: str) -> Iterator[None]:
                                    stderr=subprocess.STDOUT, start_new_session=True)
         try:
             deadline = time.monotonic() + 60
-            while True:
-                with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1):
-                    break
+            while not _answers(address):
                 if time.monotonic() > deadline or process.poll() is not None:
-                    pytest.fail(f"{command[0]} did not start:\n{said.read_text()}")
+                    pytest.fail(f"{command[0]} did not start:\n{said.read_text()[-4000:]}")
                 time.sleep(0.1)
             yield
         finally:
@@ -106,8 +117,8 @@ def lab_server(home: Path, notebooks: Path = NOTEBOOKS) -> Iterator[tuple[str, s
 def voila_server(home: Path, notebook: Path) -> Iterator[str]:
     """Voila serving one notebook: its address."""
     port = _free_port()
-    command = ["voila", str(notebook), "--no-browser", "--Voila.ip=127.0.0.1", f"--port={port}"]
-    with _served([*command, "--Voila.port_retries=0"], home, f"http://127.0.0.1:{port}/voila/static/"):
+    command = ["voila", str(notebook), "--template=offline", "--no-browser", "--Voila.ip=127.0.0.1", f"--port={port}"]
+    with _served([*command, "--Voila.port_retries=0"], home, f"http://127.0.0.1:{port}/voila/"):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -142,13 +153,15 @@ def page_of(browser: Browser, url: str) -> Iterator[Page]:
     assert not outside, f"requests to other hosts: {outside}"
 
 
-def press(page: Page, handle: Locator) -> None:
-    """Move a slider by one arrow key: to the right, or to the left from its right end."""
+def press(page: Page, handle: Locator) -> str:
+    """Move a slider by an arrow key: right, or left from its right end. Returns the key that undoes it."""
     handle.focus()
     before = handle.get_attribute("aria-valuenow")
     page.keyboard.press("ArrowRight")
-    if handle.get_attribute("aria-valuenow") == before:
-        page.keyboard.press("ArrowLeft")
+    if handle.get_attribute("aria-valuenow") != before:
+        return "ArrowLeft"
+    page.keyboard.press("ArrowLeft")
+    return "ArrowRight"
 
 
 def until(page: Page, true: Callable[[], bool], seconds: float = 20) -> None:

@@ -1,0 +1,303 @@
+"""The explorer: its numbers are the suite's, what is impossible is said in place, and it can be shared."""
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import fields, replace
+from xml.etree import ElementTree
+
+import pytest
+
+from mla_lab import footprint as fp
+from mla_lab.config import MLAConfig
+from mla_lab.errors import InputError
+from mla_lab.explorer import numbers as nb
+from mla_lab.explorer import svg
+from mla_lab.explorer.sections import sections
+from mla_lab.explorer.setup import MOST, Setup, from_query, of_config, of_model, to_query
+from mla_lab.models import get_model, models
+from mla_lab.serving.gpus import GPUS, get_gpu
+
+V3 = Setup()
+ODD = MLAConfig(hidden_size=40, num_attention_heads=3, kv_lora_rank=19, qk_nope_head_dim=11, qk_rope_head_dim=6,
+                v_head_dim=13, q_lora_rank=17)
+
+
+def one_gpu(**how) -> Setup:
+    return replace(V3, tp=1, **how)
+
+
+def mla_step(setup: Setup, endless: bool = False) -> nb.Step:
+    return nb.step(setup, nb.attention(setup, "MLA"), endless)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_start_is_deepseek_v3():
+    assert of_model(get_model("DeepSeek-V3")) == V3 == from_query("")
+    assert get_gpu(V3.gpu).memory_gb == V3.memory_gb
+
+
+@pytest.mark.parametrize("name", [model.name for model in models() if model.mla])
+def test_the_cache_is_the_footprint_of_the_model(name):
+    model = get_model(name)
+    setup = replace(of_model(model), context=777, batch=5)
+    assert nb.total_bytes(setup, nb.attention(setup, "MLA")) == fp.cache_bytes(model, 777, 5)
+
+
+def test_published_intensities():
+    """241.8 FLOP/B over an endless bf16 cache; 424.6 over rows of 656 B; 2 h 1088 s / (1152 s + 2 h 1088)."""
+    assert round(mla_step(one_gpu(), True).intensity, 1) == 241.8
+    assert round(mla_step(one_gpu(dtype="fp8-tile"), True).intensity, 1) == 424.6
+    s = V3.context
+    assert mla_step(one_gpu()).intensity == pytest.approx(2 * 128 * 1088 * s / (1152 * s + 2 * 128 * 1088), rel=1e-12)
+    assert mla_step(one_gpu(batch=7)).intensity == mla_step(one_gpu()).intensity
+    assert mla_step(V3, True).intensity == mla_step(one_gpu(), True).intensity / 8  # a latent is not dealt out
+
+
+def test_h800_and_h200_fall_on_different_sides():
+    bound = {gpu: sections(one_gpu(gpu=gpu))["roofline"].rows[-1][1] for gpu in ("H800", "H200")}
+    assert bound == {"H800": "memory", "H200": "arithmetic"}
+
+
+def test_the_crossover_is_where_the_counts_are_equal():
+    """170.7 new tokens at DeepSeek-V3's dimensions, and 117, 149, 158, 167, 170 over finite caches."""
+    c = V3.config()
+    assert round(nb.crossover(c), 1) == 170.7
+    assert [round(nb.crossover(c, cached)) for cached in (128, 512, 1024, 4096, 16384)] == [117, 149, 158, 167, 170]
+    for config in (c, ODD):
+        for cached in (1, 100, 10**4):
+            below = int(nb.crossover(config, cached))
+            naive, absorbed = ([count(config, t, cached) for t in (below, below + 1)]
+                               for count in (nb.naive_flops, nb.absorbed_flops))
+            assert naive[0] >= absorbed[0] and naive[1] <= absorbed[1]
+
+
+def test_flops_by_counting_one_product_at_a_time():
+    """Every matrix product of both modes, written out: 2 x rows x inner x columns for each head."""
+    h, r, n, p, v = 3, 19, 11, 6, 13
+    new, cached = 2, 5
+    seen = [cached + i + 1 for i in range(new)]  # keys of each query
+    expand = 2 * (new + cached) * r * (n + v)
+    assert nb.naive_flops(ODD, new, cached) == h * (expand + sum(2 * s * (n + p) + 2 * s * v for s in seen))
+    move = 2 * new * r * (n + v)
+    assert nb.absorbed_flops(ODD, new, cached) == h * (move + sum(2 * s * (r + p) + 2 * s * r for s in seen))
+    assert nb.projection_flops(ODD) == 2 * (40 * 17 + 17 * h * (n + p) + 40 * (r + p) + h * v * 40)
+    assert nb.projection_flops(replace(ODD, q_lora_rank=None)) == 2 * (40 * h * (n + p) + 40 * (r + p) + h * v * 40)
+
+
+def test_users_fill_the_memory_and_no_more():
+    for kind in nb.KINDS:
+        d = nb.deployment(V3, nb.attention(V3, kind))
+        used = d.users() * d.padded_context() * d.token_bytes_per_gpu()
+        assert used <= d.cache_room_per_gpu() < used + d.padded_context() * d.token_bytes_per_gpu()
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "section", "says"),
+    [
+        ({"qk_rope_head_dim": 63}, "cache", "MLA .*must be even, because RoPE turns pairs, not 63"),
+        ({"qk_rope_head_dim": 63}, "crossover", "must be even"),
+        ({"qk_rope_head_dim": 63}, "limits", "No claim about MLA applies"),
+        ({"qk_rope_head_dim": 0}, "cache", "No rope key"),
+        ({"groups": 7}, "cache", "GQA-7 .*groups must divide num_attention_heads 128"),
+        ({"groups": 7}, "fit", "GQA-7 .*groups must divide"),
+        ({"tp": 3}, "fit", "do not spread evenly over 3"),
+        ({"tp": 3}, "roofline", "tp must divide num_attention_heads 128, not 3"),
+        ({"dtype": "fp8-tile"}, "cache", "MHA .*is a layout of MLA rows"),
+        ({"weights_gb": 0.0}, "fit", "weights of DeepSeek-V3 are not known here"),
+        ({"memory_gb": 80.0}, "fit", "weights: they do not fit"),
+        ({"batch": 4096}, "fit", "4,096 requests are more than fit with MLA"),
+        ({"kv_lora_rank": 128}, "crossover", "There is no crossover: 2r = 256 is not above n \\+ v = 256"),
+        ({"kv_lora_rank": 4096}, "cache", "MLA saves nothing here: its row of 8,320 B"),
+        ({"num_attention_heads": 4, "tp": 1}, "limits", "keys of all heads are h n = 512 wide"),
+        ({"num_attention_heads": 4, "tp": 1}, "limits", "values of all heads are h v = 512 wide"),
+        ({"num_attention_heads": 1, "groups": 1, "tp": 1}, "limits", "with one head MHA is MQA"),
+        ({"num_attention_heads": 1, "groups": 1, "tp": 1}, "limits", "r \\+ p = 576 values, MHA 2 h v = 256"),
+        ({"context": 512}, "limits", "512 tokens have no rank above 512"),
+        ({"new_tokens": 8192}, "roofline", "this is prefill"),
+        ({"layers": 0}, "cache", "layers must be a whole number of at least 1, not 0"),
+        ({}, "limits", "every claim has something to say"),
+    ],
+)
+def test_what_is_impossible_or_vacuous_is_said_in_place(change, section, says):
+    made = sections(replace(V3, **change))[section]
+    assert re.search(says, made.text.replace("\n", " "))
+    if change:
+        assert not re.search(says, sections(V3)[section].text.replace("\n", " "))
+
+
+ANY = [0, 1, 2, 3, 7, 64, 128, 8192, MOST]
+
+
+def any_setup(draw: random.Random) -> Setup:
+    """Values that a person could type, most of them wrong together."""
+    pick = {"gpu": [gpu.name for gpu in GPUS], "dtype": list(fp.CACHE_DTYPES), "model": ["<script>", "x&y", "Kimi-K3"]}
+    moved = [f for f in fields(Setup) if draw.random() < 0.4]
+    return replace(V3, **{f.name: type(f.default)(draw.choice(pick.get(f.name, ANY))) for f in moved})
+
+
+def test_no_input_raises_and_every_picture_is_an_image_with_words():
+    draw = random.Random(5)
+    for _ in range(300):
+        setup = any_setup(draw)
+        for section in sections(setup).values():
+            assert "<script" not in section.html and "nan" not in section.text.split()
+            assert section.text.strip()
+            tree = ElementTree.fromstring(f"<p>{section.html}</p>")
+            for image in tree.iter("{http://www.w3.org/2000/svg}svg"):
+                assert image.get("role") == "img" and image[0].text and image[1].text
+                assert {image[0].tag[-5:], image[1].tag[-4:]} == {"title", "desc"}
+                assert outside(image) == []
+
+
+def outside(image: ElementTree.Element) -> list[str]:
+    """Points of a picture that do not lie in it."""
+    found, size = [], [float(side) for side in image.get("viewBox").split()[2:]]
+    for part in image.iter():
+        points = [(part.get("x" + i), part.get("y" + i)) for i in ("", "1", "2") if part.get("x" + i)]
+        if part.get("width") and part.tag.endswith("rect"):
+            points.append((float(part.get("x")) + float(part.get("width")), part.get("y")))
+        drawn = part.get("transform", part.get("d", ""))
+        points += [] if "rotate" in drawn else re.findall(r"([-\d.]+),([-\d.]+)", drawn)
+        found += [f"{x}, {y}" for x, y in points if not (0 <= float(x) <= size[0] and 0 <= float(y) <= size[1])]
+    return found
+
+
+def luminance(color: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio (WCAG 2.2)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#111111"])
+def test_pictures_have_contrast_on_light_and_on_dark_pages(page):
+    """At least 3 to 1 for graphical objects (WCAG 2.2, 1.4.11)."""
+    assert contrast("#000000", "#ffffff") == 21
+    assert min(contrast(color, page) for color in svg.COLORS.values()) >= 3
+    assert set(svg.COLORS) == set(svg.MARKS)
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_brings_every_value_back():
+    draw = random.Random(6)
+    for _ in range(300):
+        setup = any_setup(draw)
+        assert from_query(to_query(setup)) == from_query("?" + to_query(setup)) == setup
+    assert to_query(V3) == "model=DeepSeek-V3"
+    assert from_query("gpu=h800").memory_gb == 80  # a GPU brings its memory along
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("contxt=1", "value 'contxt' is not known; did you mean 'context'"),
+        ("context=1.5", "context must be a whole number from 0 to 1,000,000,000, not '1.5'"),
+        ("context=", "context must be a whole number"),
+        ("context=-1", "context must be a whole number"),
+        ("memory_gb=nan", "memory_gb must be a number from 0"),
+        ("gpu=H2000", "GPU 'H2000' is not known; did you mean 'H200'"),
+        ("dtype=bf61", "cache dtype 'bf61' is not known; did you mean 'bf16'"),
+    ],
+)
+def test_a_bad_link_is_refused(query, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        from_query(query)
+
+
+CONFIG = {"num_hidden_layers": 3, "hidden_size": 40, "num_attention_heads": 3, "kv_lora_rank": 19, "v_head_dim": 13,
+          "qk_nope_head_dim": 11, "qk_rope_head_dim": 6, "q_lora_rank": 17, "rope_theta": 10000}
+
+
+def test_a_pasted_config():
+    setup = of_config(json.dumps(CONFIG))
+    assert (setup.layers, setup.num_attention_heads, setup.q_lora_rank, setup.model) == (3, 3, 17, "this model")
+    assert setup.weights_gb == 0  # an architecture whose matrices are not all known
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a":', "this is not JSON: Expecting value at line 1, column 6"),
+        ("[1]", "a config.json is one JSON object, not a list"),
+        ("[" * 100_000, "nested too deep"),
+        ("{}", "num_hidden_layers is missing"),
+        (json.dumps({**CONFIG, "kv_lora_rank": None, "qk_nope_head_dim": None, "qk_rope_head_dim": None,
+                     "q_lora_rank": None, "v_head_dim": None, "head_dim": 8}), "is not MLA"),
+    ],
+)
+def test_a_bad_paste_is_refused(text, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        of_config(text)
+
+
+# --- controls ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def explorer():
+    pytest.importorskip("ipywidgets")
+    from mla_lab.explorer.widgets import explore
+    return explore()
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Setup) if isinstance(f.default, int)])
+def test_every_field_and_slider_changes_words(explorer, name):
+    before, number = explorer.shown.value, explorer.numbers[name]
+    number.slider.value += number.step or 1
+    assert explorer.shown.value != before and explorer.text
+    assert getattr(explorer.setup, name) == (number.slider.value if number.step else 2**number.slider.value)
+    explorer[name].value = 10**6  # beyond the slider, which waits at its end
+    assert getattr(explorer.setup, name) == 10**6
+    assert number.slider.value == number.slider.max or not number.step
+
+
+def test_choosing(explorer):
+    explorer["model"].value = "DeepSeek-V2-Lite"
+    assert explorer.setup == replace(of_model(get_model("V2-Lite")), gpu="H200")
+    explorer["gpu"].value = "H800"
+    assert explorer.setup.memory_gb == 80
+    assert explorer.cell.value == 'explore("model=DeepSeek-V2-Lite&gpu=H800")'
+    explorer["dtype"].value = "fp8"
+    assert "Bytes in fp8" in explorer.shown.value
+
+
+def test_pasting(explorer):
+    explorer.pasted.value = json.dumps(CONFIG)
+    explorer.use.click()
+    assert explorer.setup.kv_lora_rank == 19 and explorer["model"].value == "this model" and not explorer.problem.value
+    explorer.pasted.value = "<b>"
+    explorer.use.click()
+    assert "this is not JSON" in explorer.problem.value and explorer.setup.kv_lora_rank == 19
+
+
+def test_the_text_is_there_without_widgets(explorer):
+    assert explorer._repr_mimebundle_()["text/plain"] == explorer.text
+    assert "170.7" in explorer.text
+
+
+def test_the_link_of_the_page(monkeypatch):
+    widgets = pytest.importorskip("mla_lab.explorer.widgets")
+    monkeypatch.setenv("QUERY_STRING", "kv_lora_rank=256&context=<script>")
+    assert widgets.explore().setup == V3  # not a page of its own
+    monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5")
+    page = widgets.explore()
+    assert page.setup == V3 and "context must be a whole number" in page.problem.value
+    assert "<script" not in page.problem.value
+    monkeypatch.setenv("QUERY_STRING", "kv_lora_rank=256")
+    assert widgets.explore().setup.kv_lora_rank == 256
+    assert 'href="?model=DeepSeek-V3&amp;kv_lora_rank=256"' in widgets.explore().link.value
