@@ -9,16 +9,13 @@ from mla_lab import suite
 from mla_lab.arrays import get_backend, strict_backend
 from mla_lab.checks import CHECKS
 from mla_lab.checks.common import SMALL
-from mla_lab.config import MLAConfig, Yarn
+from mla_lab.config import MLAConfig
 from mla_lab.faults import FAULTS, Fault
+from mla_lab.matrix import TINY
 from mla_lab.recipe import RIGHT, Recipe
 from mla_lab.report import plain
 from mla_lab.verdict import Check, Setting, Verdict, exactly
 
-# A model small enough to run everything on it, with every dimension another one and r well above n + p, as in every
-# published model: the scale faults are then as large as they are there.
-TINY = MLAConfig(hidden_size=50, num_attention_heads=6, q_lora_rank=22, kv_lora_rank=70, qk_nope_head_dim=20,
-                 qk_rope_head_dim=12, v_head_dim=16, rope_scaling=Yarn(factor=40))
 SETTINGS = [
     ("numpy", "float64"),
     ("numpy", "float32"),
@@ -51,7 +48,8 @@ def test_the_formulas_lean_on_nothing_but_the_array_standard(dtype):
     """On array-api-strict; checks that use SVD, peaks or bfloat16 are left to the other backends."""
     here = Setting(strict_backend(dtype), TINY, "tiny")
     wanted = ("2.exact", "3.two_terms", "3.relative", "3.norm", "3.pairing", "4.logits", "4.output", "4.lse", "4.mqa",
-              "4.to_the_bit", "4.premultiplied", "5.article", "5.every_split", "5.ragged", "5.unused_slots", "5.merge",
+              "4.to_the_bit", "4.square", "4.all_bits", "4.premultiplied", "5.article", "5.every_split", "5.ragged",
+              "5.unused_slots", "5.merge", "5.far", "5.many", "5.merge_many", "5.faint", "5.no_keys", "5.fp8_weights",
               "5.paper")
     for check in CHECKS:
         if check.id in wanted:
