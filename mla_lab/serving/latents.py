@@ -11,9 +11,12 @@ OUTLIER_CHANNEL = 3
 
 def normed(tokens: int, width: int = 512, seed: int = 0) -> np.ndarray:
     """Standard normal rows after an RMSNorm whose weights are spread over [0.5, 1.5): ``[s, r]``."""
-    draw = fresh(seed)
-    weight = 1 + np.clip(draw(width) / 4, -0.5, 0.499)
-    return rms_norm(draw(tokens, width), weight, 1e-6)
+    return normed_by(1 + np.clip(fresh(seed)(width) / 4, -0.5, 0.499), tokens, seed + 1)
+
+
+def normed_by(weight: np.ndarray, tokens: int, seed: int = 0) -> np.ndarray:
+    """Standard normal rows after an RMSNorm with these weights ``[r]``: those of a real model, for example."""
+    return rms_norm(fresh(seed)(tokens, len(weight)), np.asarray(weight, np.float64), 1e-6)
 
 
 def with_outlier(tokens: int, times: float, width: int = 512, seed: int = 0) -> np.ndarray:

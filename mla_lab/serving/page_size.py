@@ -14,8 +14,8 @@ from .traces import Request, Trace, lengths
 
 PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ENTRY_BYTES = 4  # tables hold int32
-# What kernels ask for (tokens). FlashMLA: README of deepseek-ai/FlashMLA, "block size of 64".
-KERNEL_PAGES = {"FlashMLA": "64", "CUTLASS MLA": "128", "FA3 with MLA": "multiples of 16", "AITER": "1 or 64"}
+# What MLA kernels ask for, in tokens: docs.sglang.io, "Attention Backend", table of MLA backends.
+KERNEL_PAGES = {"FlashMLA": "64", "CUTLASS MLA": "128", "TRT-LLM MLA": "32 or 64", "FlashInfer MLA": "1"}
 
 
 @dataclass(frozen=True)
