@@ -248,7 +248,8 @@ def test_the_cause_is_named_and_not_its_consequences(codes, said):
 @pytest.mark.parametrize("options, hint", [
     ("--processes 3", "1, 2 or 4"), ("--processes 0", "processes"), ("--plan pp", "plan 'pp'"),
     ("--fault x", "fault"), ("--limit 0", "limit"), ("--break-rank 2", "break-rank"), ("--lose 5", "lose"),
-    ("--how melt", "how 'melt'"), ("--transport mpi", "mpi"), ("--processes two", "processes"), ("--dtype float16", "dtype"),
+    ("--how melt", "how 'melt'"), ("--transport mpi", "mpi"), ("--processes two", "processes"),
+    ("--dtype float16", "dtype"),
 ])
 def test_bad_input_is_one_sentence(options, hint, capsys):
     assert launch.main(options.split()) == 2
