@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Warnings as errors are for the tests (pyproject.toml), not for the kernels that nbval starts.
 unexport PYTHONWARNINGS
 
-.PHONY: verify test test-unit test-notebooks-numpy test-notebooks-torch lint lab app notebooks grade figures clean distclean help
+.PHONY: verify test test-unit test-notebooks-numpy test-notebooks-torch lint lab app notebooks grade figures html clean distclean help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -60,6 +60,9 @@ grade: .venv/.test  ## which exercises of the notebooks are solved, with a hint 
 
 figures: .venv/.test  ## draw the figures into figures/
 	@OPENBLAS_NUM_THREADS=1 $(PY) -m mla_lab.figures figures
+
+html: .venv/.test  ## all notebooks as a static site in build/site that loads nothing from elsewhere
+	@$(PY) tools/website.py build/site
 
 clean:  ## remove caches and build output
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
