@@ -62,6 +62,12 @@ def test_prefill_prefers_the_naive_form(tokens, alone, with_projections):
     assert naive.flops == attention(V3, tokens, 0, "mha").flops
 
 
+def test_works_add_up():
+    assert Work(1, 2) + Work(10, 20) == Work(11, 22) and 3 * Work(1, 2) == Work(1, 2) * 3 == Work(3, 6)
+    assert counts.projections(SMALL, 1, 4).bytes == 4 * (counts.projections(SMALL, 1).flops // 2 + sum(
+        [29 + 11, 11 + 3 * 11, 29 + 17 + 4, 3 * 5 + 29]))
+
+
 def test_projections_and_the_online_service():
     assert counts.projections(V3, 1).flops == pytest.approx(340.7e6, rel=1e-3)
     each = absorbed_kernel(V3, 1, 4989 - 1)

@@ -22,6 +22,9 @@ LENGTHS = st.lists(st.integers(0, 9000), min_size=1, max_size=40)
 def covered(plan, lengths):
     """The blocks of each request, in the order in which its pieces are numbered."""
     found = {request: [] for request in range(len(lengths))}
+    pieces = [(piece.request, piece.split) for part in plan for piece in part]
+    for request, splits in ((i, sorted(split for j, split in pieces if j == i)) for i in found):
+        assert splits == list(range(len(splits))), request
     for piece in sorted((piece for part in plan for piece in part), key=lambda piece: (piece.request, piece.split)):
         assert piece.blocks > 0
         found[piece.request] += range(piece.first, piece.first + piece.blocks)

@@ -1,0 +1,129 @@
+"""Timing that survives a shared machine: interleaved rounds, medians with their spread, ratios round by round."""
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .counts import Work
+
+PAUSE = 0.05  # s: threads of a library that has just run spin for a while, on the cores the next one needs
+SHORTEST = 0.03  # s: faster calls are repeated until they take as long together
+SLOW = 1.0  # s: slower calls are not warmed up
+BUDGET = 6.0  # s that one contender may take in all rounds; it runs at least once
+
+
+@dataclass
+class Contender:
+    """Something to time, and what it has to do at least.
+
+    ``library`` is whose threads it uses; contenders of one library run without a pause between them.
+    """
+
+    name: str
+    library: str
+    run: Callable[[], Any] = field(repr=False)
+    work: Work
+    kind: str = "kernel"  # or 'stock' (what a user would call today), 'step', 'limit' (what the machine can do)
+    same_inputs: bool = True  # or it has inputs, FLOPs and bytes of its own
+    seconds: list[float | None] = field(default_factory=list)  # by round; None where it sat out
+    calls: int = 0  # in a measurement
+    result: Any = field(default=None, repr=False)  # of the first call
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({self.library})"
+
+    @property
+    def measured(self) -> list[float]:
+        return [s for s in self.seconds if s is not None]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.measured)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """First and third quartile."""
+        return quartiles(self.measured)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile; both the value itself where there is one only."""
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+class CPUClock:
+    """Wall time of one of ``calls`` calls, and what the last of them returned."""
+
+    def settle(self) -> None:
+        time.sleep(PAUSE)
+
+    def __call__(self, run: Callable[[], Any], calls: int) -> tuple[float, Any]:
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = run()
+        return (time.perf_counter() - start) / calls, result
+
+
+class CUDAClock:
+    """Time between two events on the GPU, each call with a cold second-level cache. No GPU has run this yet."""
+
+    def __init__(self) -> None:
+        import torch
+        self.torch, self.flush = torch, torch.empty(2**28, dtype=torch.int8, device="cuda")
+
+    def settle(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def __call__(self, run: Callable[[], Any], calls: int) -> tuple[float, Any]:
+        pairs = [[self.torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
+        for start, end in pairs:
+            self.flush.zero_()
+            start.record()
+            result = run()
+            end.record()
+        self.torch.cuda.synchronize()
+        return sum(start.elapsed_time(end) for start, end in pairs) / calls / 1e3, result
+
+
+def measure(contenders: Iterable[Contender], rounds: int, clock: Callable | None = None) -> Iterator[Contender]:
+    """Time every contender once a round, one after the other, so that a busy minute hits all; yields after each."""
+    clock, last = clock or CPUClock(), None
+    contenders = list(contenders)
+    for _ in range(rounds):
+        for c in contenders:
+            if c.calls and sum(c.measured) * c.calls > BUDGET:
+                c.seconds.append(None)
+                yield c
+                continue
+            if c.library != last:
+                clock.settle()
+            last = c.library
+            if c.calls == 0:
+                first, c.result = clock(c.run, 1)  # allocates and compiles as well; counted only where it is long
+                if first > SLOW:
+                    c.calls = 1
+                    c.seconds.append(first)
+                    yield c
+                    continue
+                c.calls = max(1, math.ceil(SHORTEST / max(clock(c.run, 1)[0], 1e-9)))
+            elif c.median < SLOW:
+                clock(c.run, 1)  # wakes the library's threads
+            c.seconds.append(clock(c.run, c.calls)[0])
+            yield c
+
+
+def ratio(slower: Contender, faster: Contender) -> tuple[float, tuple[float, float]]:
+    """How many times as long the first takes: median and quartiles over the rounds in which both ran.
+
+    Within a round the two ran seconds apart, so what slows the machine down slows both.
+    """
+    each = [a / b for a, b in zip(slower.seconds, faster.seconds, strict=True) if a is not None and b is not None]
+    return statistics.median(each), quartiles(each)
