@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from . import plots
+from . import matrix_plot, plots
 from .arrays import UNIT_ROUNDOFF, fresh, get_backend, to_numpy
 from .checks import case2_rank, case4_absorption
 from .faults import FAULTS
@@ -54,7 +54,8 @@ def ladder_of_absorption() -> plots.Plot:
 
 README = {"cache_sizes": plots.cache_sizes, "two_streams": plots.two_streams,
           "absorption_pipeline": plots.absorption_pipeline, "singular_values": singular_values_of_keys,
-          "dtype_ladder": ladder_of_absorption}
+          "dtype_ladder": ladder_of_absorption,
+          "fault_matrix": matrix_plot.fault_matrix}
 
 
 def words(plot: plots.Plot) -> str:
