@@ -67,8 +67,8 @@ def test_the_count_is_one_number_over_the_plateau():
     assert "12 counted, the rank" in words("rank -6") and "12 counted, the rank" in words("rank -6", exponent=-12)
     assert "0 counted, 12 too few" in words("rank 2")
     assert "differs between machines" in words("rank -18") and "12 counted" not in words("rank -18")
-    assert "from 1.0e-12 to 4 counts 12: 12 orders" in words("rank -6")
-    assert "from 1.2e+00 to 4 counts 12: 0 orders" in words("rank, coarse")
+    assert "from 1.0e-12 to 4 counts 12: a factor of 10^12" in words("rank -6")
+    assert "from 1.2e+00 to 4 counts 12: a factor of 10^0" in words("rank, coarse")
 
 
 def test_distance_and_score_stay_while_both_turn():

@@ -19,7 +19,7 @@ def per_gpu(tp: int = 1, heads: int = 128, groups: int = 8, latent: int = 512, r
     ``tp``, ``heads`` and ``groups`` should be powers of two, or heads would not spread evenly.
     """
     figure, ax = axes(3.5)
-    lines = [f"values cached for a token and layer on each of {tp} GPUs, and on all of them together"]
+    lines = [f"values cached for a token and layer on each GPU of {tp}, and on all of them together"]
     kinds = ("MHA", heads), (f"GQA-{groups}", groups), ("MQA", 1), ("MLA", 0)
     for look, (name, kept) in zip(LOOKS, kinds, strict=False):
         def on_each(gpus: int, kept: int = kept) -> int:
@@ -31,7 +31,7 @@ def per_gpu(tp: int = 1, heads: int = 128, groups: int = 8, latent: int = 512, r
     ax.axvline(tp, color=INK, linewidth=1)
     ax.set(xlabel="tensor-parallel GPUs (log scale)", ylabel="values on each GPU (log scale)")
     powers_of_two(ax, "x", "y")
-    ax.legend(title=f"on each of {tp} GPUs", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    ax.legend(title=f"on each GPU of {tp}", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     alt = "MHA and GQA fall with the number of GPUs until each holds one head; MQA and MLA stay level. "
     return finish(figure, alt + "; ".join(lines), lines)
 

@@ -34,7 +34,7 @@ def rank(sigma: Array, radius: float, exponent: int, dtype: str = "float64") -> 
         f"{counted} counted, " + ("the rank" if counted == true else f"{true - counted} too few"))
     lines = [f"keys stored in {dtype}: {len(s)} singular values; rounding can have moved one by {radius:.1e}",
              f"tolerance 1e{exponent:+03d}: {said}",
-             f"any tolerance from {radius:.1e} to {s[max(true, 1) - 1]:.2g} counts {true}: {span} orders of magnitude"]
+             f"any tolerance from {radius:.1e} to {s[max(true, 1) - 1]:.2g} counts {true}: a factor of 10^{span}"]
     alt = "Singular values on a log scale, a line at the tolerance, and a band of what rounding can do. "
     return finish(figure, alt + "; ".join(lines), lines)
 
@@ -111,7 +111,7 @@ def faults(sizes: Mapping[str, float], exponent: float) -> Plot:
     sizes : mapping of str to float
         The largest change over the rms size of the right output; 0 where a fault changes nothing.
     """
-    tolerance, low = 10.0**exponent, 1e-4
+    tolerance, low = 10.0**exponent, 1e-6
     passing = {name for name, size in sizes.items() if size <= tolerance}
     figure, ax = axes(1.3 + 0.32 * len(sizes))
     for i, (name, size) in enumerate(sizes.items()):
