@@ -177,7 +177,7 @@ def test_only_a_kernel_that_is_called_loads_its_library():
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="no CUDA GPU")
-def test_a_captured_step_gives_what_the_step_gives():
+def test_a_captured_step_on_a_gpu_gives_what_the_step_gives():
     import torch
 
     from mla_lab.kernels.graph import captured
