@@ -1,25 +1,21 @@
 """The line-up of notebook 07: `diagnose` names each fault, and the usual tests see what the notebook says they see."""
-from functools import lru_cache
-
 import numpy as np
 import pytest
 
-from mla_lab import InputError, get_backend, lineup
-from mla_lab.diagnosis.isolate import battery
+from mla_lab import InputError, diagnose, get_backend, lineup
 from mla_lab.diagnosis.observe import observe
 from mla_lab.diagnosis.result import conclude
 from mla_lab.exercises.find_the_fault import ANSWERS
 from mla_lab.suspects import PROTOCOL, SUSPECTS, decode, layer
 
 RUNS = [("numpy", "float64"), ("torch", "float64"), ("torch", "bfloat16")]
-cases = lru_cache(lambda protocol: tuple(battery(protocol, None, False)))  # predictions are remembered by case
 
 
 def named(implementation, protocol, library="numpy", dtype="float64"):
     if library == "torch":
         pytest.importorskip("torch")
-    seen = observe(implementation, cases(protocol), dtype, library)
-    found = conclude("?", protocol, dtype, library, cases(protocol), seen)
+    cases = lineup.cases(protocol)
+    found = conclude("?", protocol, dtype, library, cases, observe(implementation, cases, dtype, library))
     assert not found.problems and not found.alike, str(found)
     return found.faults
 
@@ -33,6 +29,11 @@ def test_diagnose_names_it(name, library, dtype):
 @pytest.mark.parametrize("body, protocol", [(layer, "layer"), (decode, "decode")])
 def test_what_they_share_is_right(body, protocol):
     assert named(body, protocol) == ()
+
+
+def test_one_after_the_other_says_what_diagnose_says():
+    for name in ("suspect_d", "suspect_e"):
+        assert lineup.diagnosed(SUSPECTS[name], get_backend("numpy")) == diagnose(SUSPECTS[name], "decode")
 
 
 def test_one_is_right_one_has_two_faults_and_no_two_are_alike():
