@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from mla_lab import matrix
+from mla_lab import matrix, suite
 from mla_lab.__main__ import main
+from mla_lab.arrays import get_backend
 from mla_lab.checks import CHECKS
 from mla_lab.checks.blind import BLIND
 from mla_lab.faults import FAULTS
 from mla_lab.faults.fault import Fault
+from mla_lab.models import models
 from mla_lab.recipe import RIGHT
-from mla_lab.verdict import Check, exactly
+from mla_lab.verdict import Check, Setting, exactly
 
 BY_ID = {c.id: c for c in CHECKS}
 SOME = [BY_ID[i] for i in ("1.mtp", "3.scale", "4.square", "5.no_keys")]
@@ -40,6 +42,25 @@ def test_what_a_fault_claims_to_be_caught_by_does_catch_it(computed):
     """Here in two dtypes; in all of them, and on torch, in test_checks."""
     for fault in FAULTS:
         assert set(fault.caught_by) <= set(computed.caught_by(fault.id)), fault.id
+
+
+def narrowed(config):
+    """The same kind of layer, small, with every dimension another one."""
+    return replace(config, hidden_size=96, num_attention_heads=6, kv_lora_rank=70, qk_nope_head_dim=20, v_head_dim=16,
+                   q_lora_rank=config.q_lora_rank and 44, qk_rope_head_dim=12)
+
+
+KINDS = {narrowed(m.mla): m.name for m in models() if m.mla and m.mla.qk_rope_head_dim and not m.unsupported}
+
+
+@pytest.mark.parametrize("config", KINDS, ids=KINDS.get)
+def test_what_must_be_caught_does_not_depend_on_the_model(config):
+    """The checks that run on the model's own layer: with or without a query latent, YaRN, biases, gates."""
+    here = Setting(get_backend("numpy", "float64"), config, KINDS[config])
+    ids = ("1.buffers", "2.model", "3.two_terms", "3.relative", "3.norm", "5.model_layer")
+    own = [c for c in CHECKS if c.case == 4 or c.id in ids]
+    results = [suite.run_check(check, here) for check in own]
+    assert [(r.check.id, r.missed) for r in results if r.missed or not r.verdict.ok] == []
 
 
 def test_each_check_says_what_it_cannot_see(computed):

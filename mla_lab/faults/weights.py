@@ -113,7 +113,7 @@ FAULTS = (
           "p is an eighth of r, so the mean square hardly moves",
           ({"norm_kv": over_joint(False)},)),
     Fault("query_not_normed", "the query latent goes on without its RMSNorm", "anthony-chaudhary/fak#13291",
-          {"norm_query": unnormed}, (*DECODE, "5.model_layer"), "the order of the logits is nearly kept"),
+          {"norm_query": unnormed}, DECODE, "the order of the logits is nearly kept"),
     Fault("norm_eps_wrong", "the norms' epsilon is not the configuration's rms_norm_eps",
           "huggingface/transformers#44346", with_eps(1e-5), ("5.faint",),
           "with inputs of size 1 the epsilon is below every tolerance",
