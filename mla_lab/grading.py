@@ -17,7 +17,7 @@ from typing import Any
 from .errors import InputError
 from .exercises.registry import EXERCISES, OPEN, RIGHT, all_exercises
 
-CALL = re.compile(r"^[^#\n]*\bexercises\.(check_\w+)\(\s*([A-Za-z_]\w*)\s*\)", re.MULTILINE)
+CALL = re.compile(r"^[^#\n]*\bexercises\w*\.(check_\w+)\(\s*([A-Za-z_]\w*)\s*\)", re.MULTILINE)
 GONE = "its cell is gone"
 QUIET = logging.getLogger("mla_lab.grading")  # a kernel that dies is a result here, and is said once
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -68,10 +68,14 @@ def stubs(nb: Any) -> Iterator[Stub]:
 
 
 def answered(source: str, variable: str) -> bool:
-    """Whether ``variable`` is anything else than left at None or ``...`` in this cell."""
-    left = re.findall(rf"^{variable}[ \t]*=[ \t]*(?:None|\.\.\.)[ \t]*(?:#.*)?$", source, re.MULTILINE)
-    given = re.findall(rf"^(?:{variable}\b[^\n=]*=(?!=)|def {variable}\b)", source, re.MULTILINE)
-    return len(given) > len(left) or not left
+    """Whether the last thing given to ``variable`` in this cell is more than None, ``...``, or a body to be replaced."""
+    given = [*re.finditer(rf"^(?:{variable}\b[^\n=]*=(?!=)|def {variable}\b)", source, re.MULTILINE)]
+    if not given:
+        return True  # it is given elsewhere
+    last = source[given[-1].start() :]
+    empty = rf"{variable}[ \t]*=[ \t]*(?:None|\.\.\.)[ \t]*(?:#.*)?$"
+    to_do = rf"def {variable}\b(?:.*\n(?=[ \t\n]))+[ \t]+return None[ \t]*# replace"
+    return not re.match(f"{empty}|{to_do}", last, re.MULTILINE)
 
 
 def judge(nb: Any, answers: list[Stub], folder: Path, timeout: int) -> dict[str, str]:

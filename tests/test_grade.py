@@ -63,6 +63,9 @@ def test_no_kernel_is_started_where_nothing_is_answered(written, monkeypatch):
 @pytest.mark.parametrize("source, answered", [
     ("x = None", False), ("x = ...  # later", False), ("x=None", False), ("x = 3", True), ("x = None\nx = 3", True),
     ("def x(a):\n    return a", True), ("x = None\ndef x(a): return a", True), ("x: int = 4", True), ("", True),
+    ("def x(a):\n    'Doc.'\n\n    return None  # replace this line", False),
+    ("def x(a):\n    return 3\n\n\ndef y(a):\n    return None  # replace this line", True),
+    ("def x(a):\n    return a\n\n\nx = None  # delete this", False), ("x = 3\nprint(x)\nx = None", False),
     ("x = None  # def x(a): ...\nprint(x == 3)", False), ("x, y = 1, 2", True), ("x = None if y else 3", True),
 ])
 def test_what_counts_as_an_answer(source, answered):

@@ -89,10 +89,10 @@ def logits(naive: Array, absorbed: Array, exact: Array, guarantee: Array, dtype:
         left.plot(keys, values, color=look.color, marker=look.marker, linestyle="", markersize=size, label=name)
     left.set(xlabel="key", ylabel="logit")
     above(left)
-    floor = UNIT_ROUNDOFF["float64"] * np.abs(e).max() / 16
     right.plot(keys, bound, color=INK, linestyle="--", label="guarantee")
-    right.plot(keys, np.maximum(apart, floor), color=LOOKS[2].color, marker=LOOKS[2].marker, linestyle="",
-               label="distance")
+    for look, which, name in ((LOOKS[2], apart > 0, "distance"), (LOOKS[3], apart == 0, "none at all")):
+        right.plot(keys[which], np.maximum(apart[which], 4e-18), color=look.color, marker=look.marker, linestyle="",
+                   label=name)
     right.set(yscale="log", ylim=(1e-18, 10), xlabel="key", ylabel="distance (log scale)")
     above(right)
     inside, size = bool((apart <= bound).all()), float(np.sqrt(np.mean(e**2)))
