@@ -68,7 +68,7 @@ def stubs(nb: Any) -> Iterator[Stub]:
 
 
 def answered(source: str, variable: str) -> bool:
-    """Whether the last thing given to ``variable`` in this cell is more than None, ``...``, or a body to be replaced."""
+    """Whether the last thing that ``variable`` is given in this cell is more than None, ``...``, or a body to do."""
     given = [*re.finditer(rf"^(?:{variable}\b[^\n=]*=(?!=)|def {variable}\b)", source, re.MULTILINE)]
     if not given:
         return True  # it is given elsewhere
