@@ -19,10 +19,10 @@ from ..rope import softmax_scale
 from ..weights import random_state
 
 # theta, the original context and the two mscales differ from DeepSeek's where DeepSeek's values would hide a fault.
-FULL = MLAConfig(hidden_size=58, num_attention_heads=3, q_lora_rank=22, kv_lora_rank=34, qk_nope_head_dim=14,
+FULL = MLAConfig(hidden_size=60, num_attention_heads=3, q_lora_rank=22, kv_lora_rank=34, qk_nope_head_dim=14,
                  qk_rope_head_dim=12, v_head_dim=10, rope_theta=100.0, rms_norm_eps=2e-6,
                  rope_scaling=Yarn(factor=16, original_max_position_embeddings=32, mscale=1.5, mscale_all_dim=0.8))
-SQUARE = MLAConfig(hidden_size=44, num_attention_heads=3, kv_lora_rank=36, qk_nope_head_dim=5, qk_rope_head_dim=8,
+SQUARE = MLAConfig(hidden_size=48, num_attention_heads=3, kv_lora_rank=36, qk_nope_head_dim=5, qk_rope_head_dim=8,
                    v_head_dim=7, rms_norm_eps=2e-6)  # h (n + v) = r, no query latent, no YaRN
 BLOCKS = replace(FULL, hidden_size=150, q_lora_rank=140, kv_lora_rank=136, qk_nope_head_dim=26, v_head_dim=30)
 SHARP = 2.0  # what queries are multiplied by, so that weights are neither equal nor 0 and 1

@@ -90,5 +90,6 @@ def mask(start: int, t: int, hidden: Any) -> Any:
     """Additive causal mask [b, 1, t, s], aligned bottom-right."""
     import torch
     query, key = torch.arange(t)[:, None] + start, torch.arange(start + t)[None, :]
-    open_or_not = torch.where(key <= query, 0.0, torch.finfo(hidden.dtype).min).to(hidden.dtype)
-    return open_or_not.expand(hidden.shape[0], 1, t, start + t)
+    shut = torch.finfo(torch.bfloat16).min  # finite in every dtype that a softmax may run in
+    additive = torch.zeros(t, start + t, dtype=hidden.dtype).masked_fill(key > query, shut)
+    return additive.expand(hidden.shape[0], 1, t, start + t)

@@ -64,10 +64,12 @@ class Unfit(Exception):
 
 def as_output(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
     """``x`` in float64, or one sentence on what is wrong with it."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        raise Unfit(f"{name} is {type(x).__name__}, which is no array")
     try:
         array = to_numpy(x).astype(np.float64)
     except Exception as error:
-        raise Unfit(f"{name} is {type(x).__name__}, which is no array ({type(error).__name__})") from None
+        raise Unfit(f"{name} cannot be read as numbers ({type(error).__name__}: {error})") from None
     if array.shape != shape:
         raise Unfit(f"{name} has shape {array.shape}, but needs {shape}")
     return array
@@ -89,7 +91,7 @@ def observe_layer(layer: Callable, case: LayerCase, convert: Callable, library: 
             outputs.append(as_output("output", output, x.shape))
             if cache is None:
                 raise Unfit("returned no cache to go on with")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Broken(case.name, label, error, described(hidden=x)) from error
         sizes.append(elements(cache))
     return tuple(outputs), sizes
@@ -110,7 +112,7 @@ def observe_decode(decode: Callable, case: DecodeCase, convert: Callable, librar
         outputs = [as_output("output", output, (b, t, h, case.config.v_head_dim))]
         if lse:
             outputs.append(as_output("lse", lse[0], (b, t, h)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Broken(case.name, "decode", error, described(**arrays) + f", lengths {case.lengths}") from error
     return tuple(outputs)
 
