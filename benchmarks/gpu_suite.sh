@@ -19,7 +19,7 @@ mkdir -p "$folder" || exit 1
 rm -f "$folder"/{tests.xml,bench.json,bench.txt,gpu_suite.json,gpu_suite.md}
 
 # A limit each, so that a hung kernel leaves the other half a result; together 460 s.
-timeout -k 5 220 "$python" -m pytest -q -n 4 --dist loadfile -k "cuda or gpu" --junitxml "$folder/tests.xml" tests
+timeout -k 5 220 "$python" -m pytest -q -n 4 --dist load -k "cuda or gpu" --junitxml "$folder/tests.xml" tests
 tests=$?
 timeout -k 5 225 "$python" -m mla_lab bench --device cuda --json "$folder/bench.json" > "$folder/bench.txt"
 bench=$?

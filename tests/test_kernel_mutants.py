@@ -67,12 +67,12 @@ TRITON_MUTANTS = [  # none may read or write outside its arrays, which would end
     ("summed * shrink[:, None]", "summed", (16, 16, 1)),
     ("tl.exp2(top - shift)", "tl.exp2(shift - top)", (16, 16, 1)),
     ("at + r[None, :], mask=real[:, None] & (r < R)[None, :]", "at + r[None, :], mask=(r < R)[None, :]", (16, 16, 1)),
-    ("tl.cdiv(tl.cdiv(length, N), SPLITS) * N", "tl.cdiv(length, N) // SPLITS * N", (16, 16, 3)),
-    ("page * page_stride", "(key // PAGE) * page_stride", (16, 16, 1)),  # pages in order
+    ("tl.cdiv(tl.cdiv(length, N), splits) * N", "tl.cdiv(length, N) // splits * N", (16, 16, 3)),
+    ("page * page_stride", "(key // page_size) * page_stride", (16, 16, 1)),  # pages in order
     ("(tl.log2(safe) + top) * LN2", "tl.log2(safe) + top", (16, 16, 1)),
     ("(tl.log2(safe) + top) * LN2", "tl.log2(safe) + top", (16, 16, 3)),
     ("weights = tl.exp(lses - top)", "weights = tl.exp2(lses - top)", (16, 16, 3)),
-    ("here * SPLITS + split", "here * SPLITS", (16, 16, 3)),
+    ("here * splits + split", "here * splits", (16, 16, 3)),
 ]
 
 

@@ -19,11 +19,12 @@ from .keys import Keys, Scratch
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 
 
-@triton.jit(do_not_specialize=["SPLITS"])  # or one split would be compiled apart from all others
+# Triton compiles anew where an integer is 1 or a multiple of 16; these may change from step to step.
+@triton.jit(do_not_specialize=["tokens", "heads", "table_width", "splits"])
 def attend_split(
     q, cache, table, lengths, out, lse, scale_log2, tokens, heads, table_width, page_stride, row_stride,
-    SPLITS, PAGE: tl.constexpr, R: tl.constexpr, P: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr,
+    page_size, splits, R: tl.constexpr, P: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr,
 ):
     row = tl.program_id(0) * M + tl.arange(0, M)  # [M]  token * heads + head
     split, request = tl.program_id(1), tl.program_id(2)
@@ -37,13 +38,13 @@ def attend_split(
     summed = tl.zeros([M, BR], tl.float32)
     total = tl.zeros([M], tl.float32)
     top = tl.full([M], -float("inf"), tl.float32)  # in units of log2: exp2 is one instruction
-    each = tl.cdiv(tl.cdiv(length, N), SPLITS) * N
+    each = tl.cdiv(tl.cdiv(length, N), splits) * N
     end = tl.minimum((split + 1) * each, length)
     for low in range(split * each, end, N):
         key = low + tl.arange(0, N)  # [N]
         real = key < end
-        page = tl.load(table + request * table_width + key // PAGE, mask=real, other=0).to(tl.int64)
-        at = cache + (page * page_stride + (key % PAGE) * row_stride)[:, None]
+        page = tl.load(table + request * table_width + key // page_size, mask=real, other=0).to(tl.int64)
+        at = cache + (page * page_stride + (key % page_size) * row_stride)[:, None]
         # Masked loads: what lies beyond a length is never read, so no NaN of it can reach a product.
         latent = tl.load(at + r[None, :], mask=real[:, None] & (r < R)[None, :], other=0.0)  # [N, BR]
         rope = tl.load(at + R + p[None, :], mask=real[:, None] & (p < P)[None, :], other=0.0)  # [N, BP]
@@ -60,7 +61,7 @@ def attend_split(
         summed += tl.dot(weights.to(latent.dtype), latent, input_precision="ieee")
         top = grown
     safe = tl.where(total == 0, 1.0, total)
-    to = here * SPLITS + split
+    to = here * splits + split
     tl.store(out + (to * R)[:, None] + r[None, :], (summed / safe[:, None]).to(out.dtype.element_ty), mask=in_r)
     tl.store(lse + to, tl.where(total == 0, -float("inf"), (tl.log2(safe) + top) * LN2), mask=row < rows)
 
@@ -123,9 +124,11 @@ def run_once(
     br, bp = (max(16, triton.next_power_of_2(n)) for n in (r, width - r))  # a dot wants at least 16
     attend_split[(triton.cdiv(t * h, how.m), how.splits, b)](
         q, cache, table, lengths, *parts, scale * LOG2E.value, t, h, table.shape[1], *cache.stride()[:2],
-        how.splits, cache.shape[1], r, width - r, br, bp, how.m, how.n, num_warps=how.warps, num_stages=how.stages)
+        cache.shape[1], how.splits, r, width - r, br, bp, how.m, how.n, num_warps=how.warps, num_stages=how.stages,
+        enable_fp_fusion=True)
     if how.splits > 1:
-        merge_splits[(b * t * h,)](*parts, out, lse, r, how.splits, triton.next_power_of_2(how.splits), br)
+        merge_splits[(b * t * h,)](
+            *parts, out, lse, r, how.splits, triton.next_power_of_2(how.splits), br, enable_fp_fusion=True)
     return out, lse
 
 
