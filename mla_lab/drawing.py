@@ -1,14 +1,17 @@
 """What every figure is made of: a `Plot`, one style for curves and bars, and boxes with arrows for diagrams.
 
 Figures are built without pyplot: nothing is drawn until somebody asks for the PNG, and there is no window and no global
-state. Colours are Okabe and Ito's, and a marker, dash or hatch always goes with them, so that none depends on colour.
-The background is white and opaque, to be read on light and on dark pages.
+state. The look is that of ``data/style.mplstyle``; a marker, dash or hatch always goes with a colour. The background is
+white and opaque, to be read on light and on dark pages.
 """
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,7 +38,19 @@ class Look(NamedTuple):
 
 
 LOOKS = (Look(BLUE, "o", "-", ""), Look(RED, "s", "--", "///"), Look(GREEN, "^", "-.", "..."),
-         Look(PURPLE, "D", ":", "xxx"), Look(ORANGE, "v", (0, (5, 1, 1, 1, 1, 1)), "++"))
+         Look(PURPLE, "D", ":", "xxx"), Look(INK, "v", (0, (5, 1, 1, 1, 1, 1)), "++"))
+
+
+@cache
+def _style() -> dict:
+    from matplotlib import rc_params_from_file
+    return dict(rc_params_from_file(Path(__file__).parent / "data" / "style.mplstyle", use_default_template=False))
+
+
+def style() -> AbstractContextManager:
+    """The look of all figures, for as long as it is entered."""
+    from matplotlib import rc_context
+    return rc_context(_style())
 
 
 @dataclass(frozen=True)
@@ -50,9 +65,15 @@ class Plot:
     numbers: str
 
     def png(self, dpi: int = 110) -> bytes:
-        """The figure as PNG. matplotlib's version is left out of it, so that equal figures give equal bytes."""
+        """The figure as PNG. No version of anything is written into it, so that equal figures give equal bytes."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from PIL.Image import fromarray
         buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+        with style():
+            self.figure.set_dpi(dpi)
+            canvas = FigureCanvasAgg(self.figure)
+            canvas.draw()  # once; savefig would draw twice, to learn the size of what it is about to draw
+        fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(buffer, "png", dpi=(dpi, dpi))
         return buffer.getvalue()
 
     def _repr_png_(self) -> tuple[bytes, dict]:
@@ -64,20 +85,22 @@ class Plot:
 
 def finish(figure: Figure, alt: str, lines: Sequence[str]) -> Plot:
     """A `Plot` whose numbers are ``lines``, its layout settled: it would move a little with every drawing."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        with style():
+            engine.execute(figure)  # without drawing, which takes as long again
+        figure.set_layout_engine("none")
     return Plot(figure, " ".join(alt.split()), "\n".join(lines))
 
 
 def axes(height: float, columns: int = 1, width: float = WIDTH, **how: Any) -> tuple[Figure, Any]:
     """A figure, and axes side by side in it: one of them, or an array."""
     from matplotlib.figure import Figure
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    made = figure.subplots(1, columns, **how)
-    for ax in np.ravel(made):
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.3)
-        ax.set_axisbelow(True)
+    with style():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        made = figure.subplots(1, columns, **how)
+        for ax in np.ravel(made):
+            ax.grid(alpha=_style()["grid.alpha"])  # ticks to come would be made outside the style
     return figure, made
 
 
@@ -105,8 +128,9 @@ def tint(color: str, share: float = 0.3) -> tuple[float, ...]:
 def canvas(height: float) -> tuple[Figure, Any]:
     """A figure and axes that count inches."""
     from matplotlib.figure import Figure
-    figure = Figure(figsize=(WIDTH, height), facecolor="white")
-    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
+    with style():
+        figure = Figure(figsize=(WIDTH, height))
+        ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
     ax.set_axis_off()
     return figure, ax
 

@@ -115,6 +115,8 @@ def spectrum(curves: Mapping[str, Array], rank: int, radius: float | None = None
                      f"{np.sum(s > noise)} of {len(s)}")
     ax.axvline(rank + 0.5, color=INK, linewidth=1)
     ax.set(yscale="log", xlabel="number of the singular value", ylabel="singular value (log scale)")
+    ax.set_xlim(0.5, 0.5 + 1.02 * max(map(len, curves.values())))  # there is no number 0
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     left = rank < 0.7 * ax.get_xlim()[1]
     ax.annotate(f"the rank: {rank}", (rank + 0.5, 0.6), (6 if left else -6, 0), xycoords=("data", "axes fraction"),
                 textcoords="offset points", ha="left" if left else "right", fontsize=11)
@@ -178,7 +180,11 @@ def heat(matrix: Array, title: str, rows: str | Sequence[str], columns: str | Se
     m = to_numpy(matrix).astype(np.float64) + 0.0  # no negative zero
     figure, ax = axes(1.3 + 0.36 * m.shape[0], width=min(WIDTH, max(1.6 + 0.8 * m.shape[1], 1.0 + 0.12 * len(title))))
     pale = LinearSegmentedColormap.from_list("pale", ["#FFFFFF", SKY]).with_extremes(bad="#DDDDDD")
-    ax.imshow(np.where(np.isfinite(m), m, np.nan), cmap=pale, aspect="auto")
+    shown = m[np.isfinite(m)]
+    low, high = (shown.min(), shown.max()) if shown.size else (0.0, 0.0)
+    if low == high:  # one value only: blue, or white if it is 0
+        low, high = low - abs(low), high or 1.0
+    ax.imshow(np.where(np.isfinite(m), m, np.nan), cmap=pale, aspect="auto", vmin=min(low, high), vmax=max(low, high))
     ax.grid(False)
     words = [[f"{x:.3g}" for x in row] for row in m]
     for (i, j), _ in np.ndenumerate(m):

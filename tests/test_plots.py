@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -167,6 +168,62 @@ def test_a_wrong_formula_is_not_called_rounding():
 def test_no_two_series_share_colour_or_marker_or_dash_or_hatch():
     for values in zip(*drawing.LOOKS, strict=True):
         assert len(set(values)) == len(drawing.LOOKS)
+
+
+def contrast(color, page=(1, 1, 1)) -> float:
+    """Contrast ratio of two colours (WCAG 2.2)."""
+    def luminance(rgb):
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(rgb)]
+        return np.dot(linear, [0.2126, 0.7152, 0.0722])
+    low, high = sorted((luminance(color), luminance(page)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_series_stand_out_from_the_page():
+    """3 to 1 is what WCAG 2.2 asks of graphics, and 4.5 to 1 of text."""
+    assert contrast("black") == pytest.approx(21)
+    assert min(contrast(look.color) for look in drawing.LOOKS) >= 3
+    assert contrast(drawing.INK) >= 4.5
+
+
+def test_all_text_stands_out_from_what_it_stands_on(plot):
+    """White, and in diagrams the boxes."""
+    grounds = [(1, 1, 1)]
+    if not plot.figure.axes[0].axison:
+        grounds += [patch.get_facecolor()[:3] for patch in plot.figure.findobj(Rectangle) if patch.get_fill()]
+    colours = {text.get_color() for text in plot.figure.findobj(Text) if text.get_text().strip()}
+    assert min(contrast(colour, ground) for colour in colours for ground in grounds) >= 4.5
+
+
+def test_the_style_file_is_the_look_of_figures_and_of_nothing_else():
+    before = dict(matplotlib.rcParams)
+    figure, ax = drawing.axes(2.0)
+    with drawing.style():
+        inside = matplotlib.rcParams["axes.prop_cycle"]
+    assert [color["color"] for color in inside] == [look.color for look in drawing.LOOKS]
+    assert not ax.spines["top"].get_visible() and not ax.spines["right"].get_visible() and ax.get_axisbelow() is True
+    drawing.finish(figure, "an empty figure", ["0"]).png()
+    assert dict(matplotlib.rcParams) == before
+    file = ROOT / "mla_lab" / "data" / "style.mplstyle"
+    with matplotlib.style.context("mla_lab.data.style"):  # as its first line says
+        assert matplotlib.rcParams["axes.prop_cycle"] == inside and file.exists()
+
+
+@pytest.mark.parametrize(("values", "white"), [([[3.0]], False), ([[3.0, 3.0]], False), ([[-2.0]], False),
+                                               ([[0.0, 0.0]], True), ([[-np.inf]], None)])
+def test_a_matrix_of_one_value_is_coloured_unless_it_is_zero(values, white):
+    """It was once drawn white whatever it held."""
+    image = plots.heat(np.array(values), "all alike", "row", "column").figure.axes[0].images[0]
+    shades = {tuple(np.round(image.to_rgba(image.get_array())[0, 0, :3], 2))}
+    assert (shades == {(1.0, 1.0, 1.0)}) is bool(white)
+
+
+def test_singular_values_are_counted_from_one():
+    for n in (1, 2, 3, 12, 300):
+        plot = plots.spectrum({"falling": np.linspace(2, 1, n)}, 1)
+        low, high = plot.figure.axes[0].get_xlim()
+        ticks = [t for t in plot.figure.axes[0].get_xticks() if low <= t <= high]
+        assert ticks and min(ticks) >= 1 and all(t == int(t) for t in ticks)
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
