@@ -71,13 +71,14 @@ class Found:
 class Search:
     """One battery's results, held against the conventions and the faults."""
 
-    def __init__(self, cases: Sequence[Case], seen: Mapping[str, Outputs], dtype: str):
+    def __init__(self, cases: Sequence[Case], seen: Mapping[str, Outputs], dtype: str,
+                 known: Sequence[Form] | None = None):
         self.cases = [c for c in cases if c.name in seen]
         self.light = [c for c in self.cases if c.name not in HEAVY]
         self.heavy = [c for c in self.cases if c.name in HEAVY]
         self.seen, self.levels = seen, BITS[dtype]
         decode = any(isinstance(c, DecodeCase) for c in cases)
-        self.forms = forms(IN_DECODE if decode else set(RIGHT.__dataclass_fields__))
+        self.forms = forms(IN_DECODE if decode else set(RIGHT.__dataclass_fields__)) if known is None else list(known)
         self.changed = [f for f in self.forms if any(self.visible(f, c) for c in self.light)]
         self.quiet = [f for f in self.forms if f not in self.changed]
 
@@ -96,6 +97,10 @@ class Search:
             if worst > LOOSE:
                 break
         return worst
+
+    def score_of_right(self, bits: int) -> float:
+        """The largest distance from the right output, in units of its noise."""
+        return self.score(RIGHT, bits)
 
     def inside(self, bits: int) -> float:
         """The largest distance from the right output, as a share of the likely radius."""
@@ -119,17 +124,17 @@ class Search:
         near = sorted(self.changed, key=lambda f: self.distance(f.recipe))[:NEAREST]
         for bits in levels:
             match = matching(bits)
-            good, of_right = self.inside(bits) <= 1, self.score(RIGHT, bits)
+            good, of_right = self.inside(bits) <= 1, self.score_of_right(bits)
             scored = [(self.score(f.recipe, bits), f) for f in near]
             light = self.score(RIGHT, bits, self.light)
             if light <= LOOSE:  # faults that only the heavy cases can show
                 scored += [(max(light, self.score(f.recipe, bits, self.heavy, RIGHT)), f) for f in self.quiet]
             best = min((s for s, _ in scored), default=np.inf)
-            if good and not (best <= match and of_right > BETTER * max(best, 1.0)):
+            if good and not (best <= match and of_right > BETTER * max(best, match / MATCH)):
                 return Found(bits, of_right)
             if best <= match:
                 return Found(bits, best, tuple(f for s, f in sorted(scored, key=lambda x: x[0])
-                                               if s <= BETTER * max(best, 1.0) and self._alike(f, scored, best)))
+                                               if s <= BETTER * max(best, match / MATCH) and self._alike(f, scored, best)))
         return None
 
     def _alike(self, form: Form, scored: list[tuple[float, Form]], best: float) -> bool:
