@@ -133,14 +133,13 @@ class Search:
             if good and not (best <= match and of_right > BETTER * max(best, match / MATCH)):
                 return Found(bits, of_right)
             if best <= match:
-                return Found(bits, best, tuple(f for s, f in sorted(scored, key=lambda x: x[0])
-                                               if s <= BETTER * max(best, match / MATCH) and self._alike(f, scored, best)))
+                fit = [f for s, f in sorted(scored, key=lambda x: x[0]) if s <= BETTER * max(best, match / MATCH)]
+                return Found(bits, best, tuple(f for f in fit if self._alike(f, fit[0])))
         return None
 
-    def _alike(self, form: Form, scored: list[tuple[float, Form]], best: float) -> bool:
-        """Whether ``form`` predicts what the best one predicts, so that no output can tell them apart."""
-        first = next(f for s, f in scored if s == best)
-        return all(apart(predicted(c, form.recipe), predicted(c, first.recipe)) < 1e-9 for c in self.cases)
+    def _alike(self, a: Form, b: Form) -> bool:
+        """Whether both predict the same, so that no output can tell them apart."""
+        return all(apart(predicted(c, a.recipe), predicted(c, b.recipe)) < 1e-9 for c in self.cases)
 
     def pair(self, bits: int) -> Found | None:
         """Two faults together. Where one of them cannot be seen, the other must explain the output alone."""
