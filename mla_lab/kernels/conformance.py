@@ -51,6 +51,7 @@ CASES = (
     Case("9 heads, two queries, contiguous", 9, (19, 131), tokens=2),
     Case("63 heads", 63, (17, 64), page=16),
     Case("126 heads", 126, (37,), tokens=2, page=8),
+    Case("last blocks that some queries do not see", 5, (34, 98, 18), tokens=4, page=16),
     Case("pages of one token", 5, (23, 7), tokens=3, page=1),
     Case("DeepSeek-V3's widths, pages of 64", 128, (70, 130), page=64, latent=512, rope=64),
     Case("large logits", 7, (150, 90), tokens=2, page=16, loud=25.0),

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, is_torch_array
 
 from ..arrays import Array, expect_shape, to_numpy
 from ..errors import InputError
@@ -70,7 +70,7 @@ class Keys:
         xp, page, width = array_namespace(self.cache), self.cache.shape[1], self.cache.shape[2]
         first = low // page
         ids = self.pages[i][first : -(-high // page)]
-        found = xp.take(self.cache, xp.asarray(ids, dtype=xp.int64, device=device(self.cache)), axis=0)
+        found = xp.take(self.cache, xp.asarray(ids, dtype=xp.int64, device=self.cache.device), axis=0)
         return xp.reshape(found, (len(ids) * page, width))[low - first * page : high - first * page, :]
 
 
@@ -86,7 +86,7 @@ class Scratch:
 
     def __call__(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
         """An array of ``shape`` with the dtype and device of ``like``, holding whatever it held before."""
-        xp, size, flat = array_namespace(like), math.prod(shape), self._flat.get(name)
-        if flat is None or flat.shape[0] < size or flat.dtype != like.dtype or device(flat) != device(like):
-            flat = self._flat[name] = xp.empty(size, dtype=like.dtype, device=device(like))
-        return xp.reshape(flat[:size], shape)
+        size, flat = math.prod(shape), self._flat.get(name)
+        if flat is None or flat.shape[0] < size or flat.dtype != like.dtype or flat.device != like.device:
+            flat = self._flat[name] = array_namespace(like).empty(size, dtype=like.dtype, device=like.device)
+        return flat[:size].reshape(shape)

@@ -5,7 +5,7 @@ the cache once; as a broadcast over heads it is h small products that read it h 
 """
 from __future__ import annotations
 
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, is_torch_array
 
 from ..arrays import Array, wide
 from .keys import Keys, Scratch
@@ -15,34 +15,47 @@ EMPTY = -float("inf")
 
 def decode(q: Array, keys: Keys, scale: float, scratch: Scratch) -> tuple[Array, Array]:
     """All keys of a request at once: t h s scores are held in memory. Called by `mla_lab.kernels.decode`."""
-    xp, (_, t, h, _), r = array_namespace(q), q.shape, keys.latent
+    xp, h, r = array_namespace(q), q.shape[2], keys.latent
     out, lse = results(q, r)
     for i, length in enumerate(keys.counts):
-        if length == 0:
+        rows = fold(q[i, ...], scale, length)  # [t h, r+p], without queries that see no key
+        if rows.shape[0] == 0:
             continue
         k = wide(keys.rows(i, 0, length))  # [s, r+p]
-        logits = score(fold(q[i, ...], scale), k, scratch)  # [t h, s]
-        hide(logits, t, h, length)
-        top = finite(xp.max(logits, axis=-1, keepdims=True))  # [t h, 1]
+        logits = score(rows, k, scratch)  # [t h, s]
+        hide(logits, h, length)
+        top = xp.max(logits, axis=-1, keepdims=True)  # [t h, 1]
         logits -= top
         p = xp.exp(logits, out=logits)  # in place: fresh memory would cost as much as the exponential
         total = xp.sum(p, axis=-1, keepdims=True)
-        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (t * h, r), k))
-        finish(summed, total, top, out[i, ...], lse[i, ...])
+        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (p.shape[0], r), k))
+        summed /= total  # r numbers a row; dividing p would be s
+        put(summed, out[i, ...])
+        put(xp.log(total) + top, lse[i, ...])
     return out, lse
 
 
 def results(q: Array, latent: int) -> tuple[Array, Array]:
     """What a query that sees no key gets: output 0 in the dtype of ``q``, LSE -inf."""
-    xp, (b, t, h, _), at = array_namespace(q), q.shape, {"device": device(q)}
-    return (xp.zeros((b, t, h, latent), dtype=q.dtype, **at),
-            xp.full((b, t, h), EMPTY, dtype=wide(q[:0, ...]).dtype, **at))
+    xp, shape = array_namespace(q), q.shape[:3]
+    return (xp.zeros((*shape, latent), dtype=q.dtype, device=q.device),
+            xp.full(shape, EMPTY, dtype=wide(q[:0, ...]).dtype, device=q.device))
 
 
-def fold(q: Array, scale: float) -> Array:
-    """``q [t, h, r+p]`` as rows ``[t h, r+p]``, scaled: once here instead of once per key."""
+def fold(q: Array, scale: float, length: int) -> Array:
+    """``q [t, h, r+p]`` as rows ``[t h, r+p]``, scaled: once here instead of once per key.
+
+    The first ``t - length`` queries see no key and are left out.
+    """
     t, h, width = q.shape
-    return array_namespace(q).reshape(wide(q), (t * h, width)) * scale
+    first = max(0, t - length)
+    return array_namespace(q).reshape(wide(q[first:, ...]), ((t - first) * h, width)) * scale
+
+
+def put(rows: Array, into: Array) -> None:
+    """Write ``rows [t h, ..]`` into the last queries of ``into [t, h, ..]``."""
+    t, h = rows.shape[0] // into.shape[1], into.shape[1]
+    into[into.shape[0] - t :, ...] = array_namespace(rows).reshape(rows, (t, h, *into.shape[2:]))
 
 
 def score(q: Array, k: Array, scratch: Scratch) -> Array:
@@ -57,26 +70,13 @@ def score(q: Array, k: Array, scratch: Scratch) -> Array:
     return xp.matmul(q, k.mT, out=scratch("scores", (rows, s), k))
 
 
-def hide(logits: Array, tokens: int, heads: int, length: int, low: int = 0) -> None:
-    """Overwrite what a query must not see: query i of t sees the keys before ``length - t + i + 1``.
+def hide(logits: Array, heads: int, length: int, low: int = 0) -> None:
+    """Overwrite what a query must not see: query i of the last t sees the keys before ``length - t + i + 1``.
 
-    The columns of ``logits`` are the keys from ``low`` on.
+    The rows of ``logits`` are t queries of ``heads`` heads, its columns the keys from ``low`` on.
     """
-    for i in range(tokens):
-        seen = length - tokens + i + 1 - low
+    t = logits.shape[0] // heads
+    for i in range(t):
+        seen = length - t + i + 1 - low
         if seen < logits.shape[1]:
             logits[i * heads : (i + 1) * heads, max(seen, 0) :] = EMPTY
-
-
-def finite(top: Array) -> Array:
-    """The maximum to subtract; 0 where a row sees nothing, since -inf minus -inf is NaN."""
-    return array_namespace(top).where(top == EMPTY, 0.0, top)
-
-
-def finish(summed: Array, total: Array, top: Array, out: Array, lse: Array) -> None:
-    """Divide ``summed [t h, r]`` by ``total [t h, 1]`` into ``out [t, h, r]``; the LSE is log(total) + top."""
-    xp, nothing = array_namespace(summed), total == 0
-    safe = xp.where(nothing, 1.0, total)
-    summed /= safe
-    out[...] = xp.reshape(summed, out.shape)
-    lse[...] = xp.reshape(xp.where(nothing, EMPTY, xp.log(safe) + top), lse.shape)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 
 from ..arrays import Array, wide
 from ..errors import positive_int
 from ..recipe import merge_by_lse
 from .keys import Keys, Scratch
-from .rows import EMPTY, finish, finite, fold, hide, results, score
+from .rows import EMPTY, fold, hide, put, results, score
 
 TILE = 2**20  # bytes of scores held at a time: small enough for a core's own cache and what it shares
 SHORTEST, LONGEST = 256, 2048  # keys in a block: shorter ones starve the products, longer ones gain nothing
@@ -41,19 +41,13 @@ def decode(
     positive_int("block", block)
     out, lse = results(q, keys.latent)
     for i, length in enumerate(keys.counts):
-        rows = fold(q[i, ...], scale)  # [t h, r+p]
-        if splits == 1:
-            state = attend(rows, keys, i, t, range(0, length, block), scratch)
-            finish(state.summed, state.total, finite(state.top), out[i, ...], lse[i, ...])
+        rows = fold(q[i, ...], scale, length)  # [t h, r+p], without queries that see no key
+        if rows.shape[0] == 0:
             continue
-        parts = []
-        for starts in dealt(range(0, length, block), splits):
-            state = attend(rows, keys, i, t, starts, scratch)
-            part, part_lse = results(wide(q[i : i + 1, ...]), keys.latent)  # wide: the merge is the one that rounds
-            finish(state.summed, state.total, finite(state.top), part[0, ...], part_lse[0, ...])
-            parts.append((part, part_lse))
-        heads, total = merge_by_lse(parts)
-        out[i, ...], lse[i, ...] = heads[0, ...], total[0, ...]
+        parts = [attend(rows, keys, i, h, starts, scratch) for starts in dealt(range(0, length, block), splits)]
+        heads, total = parts[0] if splits == 1 else merge_by_lse(parts)
+        put(heads, out[i, ...])
+        put(total, lse[i, ...])
     return out, lse
 
 
@@ -72,12 +66,12 @@ class Running:
     top: Array  # [t h, 1]  largest logit so far
 
     @classmethod
-    def start(cls, rows: int, latent: int, scratch: Scratch, like: Array) -> Running:
+    def start(cls, rows: Array, latent: int, scratch: Scratch) -> Running:
         """No key yet."""
-        xp, at = array_namespace(like), {"dtype": like.dtype, "device": device(like)}
-        summed = scratch("running", (rows, latent), like)
+        xp, at, n = array_namespace(rows), {"dtype": rows.dtype, "device": rows.device}, rows.shape[0]
+        summed = scratch("running", (n, latent), rows)
         summed[...] = 0.0
-        return cls(summed, xp.zeros((rows, 1), **at), xp.full((rows, 1), EMPTY, **at))
+        return cls(summed, xp.zeros((n, 1), **at), xp.full((n, 1), EMPTY, **at))
 
     def take(self, logits: Array, values: Array, scratch: Scratch) -> None:
         """Add a block: ``logits [t h, n]``, which is overwritten, and ``values [n, r]``."""
@@ -93,14 +87,24 @@ class Running:
         self.summed += xp.matmul(p, values, out=scratch("summed", self.summed.shape, values))
         self.top = top
 
+    def finish(self) -> tuple[Array, Array]:
+        """Output ``[t h, r]`` and LSE ``[t h]``; 0 and -inf for a row that saw none of these keys."""
+        xp, nothing = array_namespace(self.total), self.total == 0
+        safe = xp.where(nothing, 1.0, self.total)
+        return self.summed / safe, xp.where(nothing, EMPTY, xp.log(safe) + self.top)[:, 0]
 
-def attend(rows: Array, keys: Keys, i: int, tokens: int, starts: range, scratch: Scratch) -> Running:
+
+def finite(top: Array) -> Array:
+    """The maximum to subtract; 0 where a row has seen nothing, since -inf minus -inf is NaN."""
+    return array_namespace(top).where(top == EMPTY, 0.0, top)
+
+
+def attend(rows: Array, keys: Keys, i: int, heads: int, starts: range, scratch: Scratch) -> tuple[Array, Array]:
     """Online softmax of ``rows [t h, r+p]``, scaled, over the blocks of request i that begin at ``starts``."""
-    state = Running.start(rows.shape[0], keys.latent, scratch, rows)
-    length, heads = keys.counts[i], rows.shape[0] // tokens
+    state, length = Running.start(rows, keys.latent, scratch), keys.counts[i]
     for low in starts:
         k = wide(keys.rows(i, low, min(low + starts.step, length)))  # [n, r+p]
         logits = score(rows, k, scratch)  # [t h, n]
-        hide(logits, tokens, heads, length, low)
+        hide(logits, heads, length, low)
         state.take(logits, k[:, : keys.latent], scratch)
-    return state
+    return state.finish()
