@@ -49,17 +49,19 @@ class PagedCache:
         CacheFull
             If too few blocks are available; nothing has been written then.
         """
-        r, count, size = self.latent, c_kv.shape[0], self.tables.block_size
-        expect_shape("c_kv", c_kv, (None, r), "this cache")
-        expect_shape("k_rope", k_rope, (count, self.rows.shape[2] - r), "this cache")
+        expect_shape("c_kv", c_kv, (None, self.latent), "this cache")
+        expect_shape("k_rope", k_rope, (c_kv.shape[0], self.rows.shape[2] - self.latent), "this cache")
         same_kind(cache=self.rows, c_kv=c_kv, k_rope=k_rope)
-        table = self.tables[name]
-        position = table.length
+        self.write(name, c_kv, k_rope, tokens)
+
+    def write(self, name: Name, c_kv: Array, k_rope: Array, tokens: Sequence[int] | None = None) -> None:
+        """`append` for rows that are known to fit."""
+        table, r, size = self.tables[name], self.latent, self.tables.block_size
+        position, count, done = table.length, c_kv.shape[0], 0
         copy = self.tables.extend(name, count, tokens)
         if copy is not None:
             source, target = copy
             self.rows[target, :, :] = self.rows[source, :, :]
-        done = 0
         while done < count:  # a piece for each block
             block, offset = table.blocks[(position + done) // size], (position + done) % size
             piece = min(size - offset, count - done)
@@ -113,12 +115,13 @@ class Batch:
         """
         b, t = len(self.names), c_kv.shape[1]
         expect_shape("c_kv", c_kv, (b, None, self.latent), "this batch")
-        expect_shape("k_rope", k_rope, (b, t, None), "this batch")
+        expect_shape("k_rope", k_rope, (b, t, self.pages.rows.shape[2] - self.latent), "this batch")
+        same_kind(cache=self.pages.rows, c_kv=c_kv, k_rope=k_rope)
         counts, tables = check_counts(counts, b, t), self.pages.tables
         need = sum(tables.needs(name, count) for name, count in zip(self.names, counts, strict=True))
         if need > tables.available:
             raise CacheFull(f"{sum(counts)} tokens of {b} sequences need up to {need} more blocks of "
                             f"{tables.block_size}, but {tables.available} are free or can be evicted.")
         for i, (name, count) in enumerate(zip(self.names, counts, strict=True)):
-            self.pages.append(name, c_kv[i, :count, :], k_rope[i, :count, :])
+            self.pages.write(name, c_kv[i, :count, :], k_rope[i, :count, :])
         return replace(self, lengths=tuple(have + new for have, new in zip(self.lengths, counts, strict=True)))

@@ -127,8 +127,9 @@ class Player:
         listed = [block for t in self.cache.tables.tables.values() for block in t.blocks]
         copy = bool(tokens) and had % self.size > 0 and listed.count(last[0]) > 1
         need = rounded_up(had + len(tokens), self.size) - rounded_up(had, self.size) + copy
+        said = tokens if self.random.random() < 0.8 else None  # rows whose tokens the cache is not told
         try:
-            self.cache.append(name, *self.looked_up(row_numbers(self.told[name] + tokens)[had:]), tokens)
+            self.cache.append(name, *self.looked_up(row_numbers(self.told[name] + tokens)[had:]), said)
         except CacheFull:
             self.seen["refuse"] += 1
             self.seen["wrong refusals"] += need <= self.blocks - len(set(listed))

@@ -63,12 +63,11 @@ class Trace:
             raise InputError(f"{self.what} says nothing of shared beginnings; prefix hits need a trace that does.")
         root, found = {}, []
         for request in self.requests:
-            node, shared, known = root, 0, True
-            for identity, tokens in (*request.prompt, (request.reply, request.output_tokens)):
-                known = known and (identity, tokens) in node and identity is not None
-                shared += tokens if known else 0
-                node = node.setdefault((identity, tokens), {})
-            found.append(min(shared, request.input_tokens))
+            node, shared = root, 0
+            for run in (*request.prompt, (request.reply, request.output_tokens)):
+                shared += run[1] if run in node else 0
+                node = node.setdefault(run, {})
+            found.append(min(shared, request.input_tokens))  # a reply is not a beginning
         return found
 
 
