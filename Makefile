@@ -99,8 +99,9 @@ help:
 	@touch $@
 
 # The whole lock; the package is then built with the setuptools of the lock, and adds nothing to it.
-.venv/.test: .venv/.made requirements.txt pyproject.toml
+.venv/.test: .venv/.made requirements.txt requirements-linux.txt pyproject.toml
 	@echo "installing requirements.txt into .venv (once)"
 	@$(PIP) -r requirements.txt
+	@if [ "$$(uname -s)" = Linux ]; then $(PIP) -r requirements-linux.txt; fi
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch .venv/.verify $@
