@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ..models import get_model
@@ -11,9 +11,9 @@ from .gpus import get_gpu
 from .parameters import parameters
 from .rates import node_rates
 from .requests import Rates, Request
+from .simulate import simulate
 from .workload import Sweep, poisson, sweep
 
-TTFT = 1.0  # s, limit on the time to the first token
 ARRANGEMENTS = (("prefill first", "prefill-first", 0), ("chunked prefill", "chunked", 0),
                 ("2 + 2 nodes apart", "apart", 2))
 
@@ -60,6 +60,17 @@ class Scenario:
 
 def unchanged(rates: Rates) -> Rates:
     return rates
+
+
+@lru_cache(maxsize=8)
+def all_at_once(scenario: Scenario | None = None, change: Callable[[Rates], Rates] = unchanged) -> dict[str, float]:
+    """Seconds until everything is done if all requests come at the same time, for every arrangement and split."""
+    s = scenario or Scenario()
+    rates = change(s.node())
+    every = [*ARRANGEMENTS[:2], *((f"{n} + {s.nodes - n} nodes apart", "apart", n) for n in range(1, s.nodes))]
+    results = {name: simulate([replace(request, arrival=0.0) for request in s.draw(1.0)], rates, policy, s.nodes, split)
+               for name, policy, split in every}
+    return {name: result.seconds for name, result in results.items()}
 
 
 @lru_cache(maxsize=8)
