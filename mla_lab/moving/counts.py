@@ -53,10 +53,11 @@ def cache_rows(rows: Array, used: int, latent: int, expanded: int) -> Plot:
     figure, ax = axes(1.2 + 0.34 * slots, width=1.2 + 0.75 * width)
     ax.set(xlim=(-0.5, width - 0.5), ylim=(slots - 0.5, -0.5), ylabel="token", yticks=range(slots))
     ax.grid(False)
-    shades = tint(SKY, 0.45), tint(LOOKS[3].color, 0.35)
+    shades = np.ones((slots, width, 3))
+    shades[:used, :latent], shades[:used, latent:] = tint(SKY, 0.45), tint(LOOKS[3].color, 0.35)
+    ax.imshow(shades, aspect="auto")
+    ax.hlines(np.arange(slots - 1) + 0.5, -0.5, width - 0.5, color="#BBBBBB", linewidth=0.5)
     for i, j in np.ndindex(slots, width):
-        shade = shades[j >= latent] if i < used else "white"
-        frame(ax, j, i, 1, 1, facecolor=shade, edgecolor="#BBBBBB", linewidth=0.5)
         ax.text(j, i, f"{values[i, j]:.2f}" if i < used else "-", ha="center", va="center")
     if used:
         frame(ax, (width - 1) / 2, used - 1, width - 0.06, 0.94, fill=False, edgecolor=RED, linewidth=2.5)

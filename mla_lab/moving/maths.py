@@ -27,6 +27,7 @@ def rank(sigma: Array, radius: float, exponent: int, dtype: str = "float64") -> 
     ax.axhline(tolerance, color=INK, label="tolerance")
     ax.set(yscale="log", ylim=(1e-19, 1e4), xlabel="number of the singular value", ylabel="singular value (log scale)")
     ax.set_yticks([1e-18, 1e-12, 1e-6, 1, 1e3])
+    ax.minorticks_off()
     ax.text(1, 3e-19, "grey: what rounding can do", va="bottom", fontsize=11)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     span = math.floor(math.log10(s[true - 1] / radius)) if true else 0
@@ -90,10 +91,12 @@ def logits(naive: Array, absorbed: Array, exact: Array, guarantee: Array, dtype:
     left.set(xlabel="key", ylabel="logit")
     above(left)
     right.plot(keys, bound, color=INK, linestyle="--", label="guarantee")
-    for look, which, name in ((LOOKS[2], apart > 0, "distance"), (LOOKS[3], apart == 0, "none at all")):
-        right.plot(keys[which], np.maximum(apart[which], 4e-18), color=look.color, marker=look.marker, linestyle="",
-                   label=name)
+    for look, which, name in ((LOOKS[2], apart > 0, "distance"), (LOOKS[3], apart == 0, "no distance")):
+        if which.any():
+            right.plot(keys[which], np.maximum(apart[which], 4e-18), color=look.color, marker=look.marker, linestyle="",
+                       label=name)
     right.set(yscale="log", ylim=(1e-18, 10), xlabel="key", ylabel="distance (log scale)")
+    right.minorticks_off()
     above(right)
     inside, size = bool((apart <= bound).all()), float(np.sqrt(np.mean(e**2)))
     lines = [f"{dtype}, unit roundoff 2^{math.log2(UNIT_ROUNDOFF[dtype]):.0f}; "
@@ -121,6 +124,7 @@ def faults(sizes: Mapping[str, float], exponent: float) -> Plot:
     ax.axvline(tolerance, color=INK, linewidth=2)
     ax.set(xscale="log", xlim=(low, 60),
            xlabel="largest change over the output's rms size (log scale); line: tolerance")
+    ax.minorticks_off()
     ax.set_yticks(range(len(sizes)), sizes)
     ax.invert_yaxis()
     ax.grid(False, axis="y")
