@@ -33,7 +33,7 @@ class ConformanceCase:
     case: Case
     protocol: str
     dtype: str
-    library: str | None
+    arrays: str | None
     config: MLAConfig | None
     fp8: bool
 
@@ -43,13 +43,13 @@ class ConformanceCase:
 
 def conformance_cases(
     protocol: str = "layer", config: MLAConfig | None = None, dtypes: tuple[str, ...] = ("float64",),
-    library: str | None = None, fp8: bool = False,
+    arrays: str | None = None, fp8: bool = False,
 ) -> list[Any]:
     """The cases of a protocol as parameters for ``pytest.mark.parametrize``.
 
     Parameters
     ----------
-    protocol, config, library, fp8
+    protocol, config, arrays, fp8
         As for `mla_lab.diagnosis.diagnose`.
     dtypes : tuple of str
         Each case is run in each of them.
@@ -69,7 +69,7 @@ def conformance_cases(
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, DTYPES)
-    cases = [ConformanceCase(case, protocol, dtype, library, config, fp8)
+    cases = [ConformanceCase(case, protocol, dtype, arrays, config, fp8)
              for case in battery(protocol, config, fp8) for dtype in dtypes]
     return [pytest.param(case, id=str(case)) for case in cases]
 
@@ -87,22 +87,22 @@ def assert_conforms(implementation: Callable, case: ConformanceCase) -> None:
     from .diagnosis.isolate import callable_for, takes_torch
     from .diagnosis.observe import observe
     from .diagnosis.search import BITS
-    library = case.library or ("torch" if takes_torch(implementation, case.protocol) else "numpy")
-    seen = observe(callable_for(implementation, case.protocol), [case.case], case.dtype, library)
+    arrays = case.arrays or ("torch" if takes_torch(implementation, case.protocol) else "numpy")
+    seen = observe(callable_for(implementation, case.protocol), [case.case], case.dtype, arrays)
     bits = BITS[case.dtype][: 2 if case.dtype == "float64" else 1]  # a step may well run in float32
     outputs = seen.outputs.get(case.case.name)
     if outputs is not None and any(all(s.max() <= 1 for s in shares(outputs, case.case, b) if s.size) for b in bits):
         return
-    found = _diagnosed(implementation, case.protocol, case.config, case.dtype, library, case.fp8)
+    found = _diagnosed(implementation, case.protocol, case.config, case.dtype, arrays, case.fp8)
     raise AssertionError(f"case {case.case.name!r}: the implementation departs from MLA's conventions\n{found}")
 
 
 @lru_cache(maxsize=8)
-def _diagnosed(implementation: Callable, protocol: str, config: MLAConfig | None, dtype: str, library: str, fp8: bool
+def _diagnosed(implementation: Callable, protocol: str, config: MLAConfig | None, dtype: str, arrays: str, fp8: bool
                ) -> str:
     """One diagnosis for all cases that fail."""
     from .diagnosis import diagnose
-    return str(diagnose(implementation, protocol, config, dtype, library, fp8, whole=True))
+    return str(diagnose(implementation, protocol, config, dtype, arrays, fp8, whole=True))
 
 
 # --- the pytest plugin ---

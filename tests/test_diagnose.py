@@ -141,7 +141,7 @@ def test_a_step_in_bfloat16_is_called_imprecise():
         out, cache = layer(hidden, weights, config, cache)
         return out.bfloat16().double(), cache
     assert diagnose(rounds).verdict == "precision"
-    assert diagnose(lambda *args: (lambda out, cache: (out.float(), cache))(*layer(*args)), library="torch").ok
+    assert diagnose(lambda *args: (lambda out, cache: (out.float(), cache))(*layer(*args)), arrays="torch").ok
 
 
 def test_the_size_of_the_cache_is_told():

@@ -100,10 +100,10 @@ def test_what_cannot_be_loaded_is_refused(tmp_path, capsys, target, words):
 
 
 @pytest.mark.parametrize("options, words", [
-    (("--protocol", "layers"), "protocol"), (("--dtype", "float16"), "dtype"), (("--library", "jax"), "library"),
+    (("--protocol", "layers"), "protocol"), (("--dtype", "float16"), "dtype"), (("--arrays", "jax"), "arrays"),
     (("--seconds", "0"), "--seconds"), (("--config", "nowhere.json"), "nowhere.json"),
     (("--protocol", "decode", "--dtype", "bfloat16"), "NumPy has no bfloat16"),
-    (("--protocol", "module", "--library", "numpy"), "must be torch"),
+    (("--protocol", "module", "--arrays", "numpy"), "must be torch"),
 ])
 def test_bad_options_are_one_sentence(tmp_path, capsys, options, words):
     code, out, err = run(capsys, write(tmp_path), *options)

@@ -16,7 +16,7 @@ def add(commands: argparse._SubParsersAction) -> None:
                          "and 512 hidden channels of it)")
     command.add_argument("--whole", action="store_true", help="keep all heads and hidden channels of --config")
     command.add_argument("--dtype", default="float64", help="float64 (default), float32 or bfloat16")
-    command.add_argument("--library", help="numpy or torch (default: torch if the file imports it)")
+    command.add_argument("--arrays", help="numpy or torch (default: torch if the file imports it)")
     command.add_argument("--fp8", action="store_true", help="also try weights in FP8 with block scales")
     command.add_argument("--seconds", type=whole, default=120, metavar="N", help="time limit of its process (120)")
     command.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON too; - is standard output")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from ..read_config import read_config
     config = None if args.config is None else verifiable(read_config(args.config)).mla
     with json_target(args.json) as target:
-        found = diagnose(args.target, args.protocol, config, args.dtype, args.library, args.fp8, args.seconds,
+        found = diagnose(args.target, args.protocol, config, args.dtype, args.arrays, args.fp8, args.seconds,
                          args.whole)
         print(found, file=sys.stderr if target is sys.stdout else sys.stdout)
         if target:

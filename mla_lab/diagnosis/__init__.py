@@ -23,7 +23,7 @@ def reduced(config: MLAConfig) -> MLAConfig:
 
 def diagnose(
     implementation: Callable | str, protocol: str = "layer", config: MLAConfig | None = None, dtype: str = "float64",
-    library: str | None = None, fp8: bool = False, seconds: float = 120.0, whole: bool = False,
+    arrays: str | None = None, fp8: bool = False, seconds: float = 120.0, whole: bool = False,
 ) -> Diagnosis:
     """Say which known fault an implementation has, or that it has none.
 
@@ -43,7 +43,7 @@ def diagnose(
     config : MLAConfig, optional
         Dimensions and conventions to test with instead of the battery's own.
     dtype : {'float64', 'float32', 'bfloat16'}
-    library : {'numpy', 'torch'}, optional
+    arrays : {'numpy', 'torch'}, optional
         What arrays are handed over; by default torch if the function's module imports it.
     fp8 : bool
         Add a layer whose weights are FP8 codes with block scales.
@@ -60,14 +60,14 @@ def diagnose(
     Raises
     ------
     InputError
-        For an unknown protocol, dtype or library, or a file that cannot be loaded.
+        For an unknown protocol, dtype or kind of arrays, or a file that cannot be loaded.
     """
     for name, value, known in (("protocol", protocol, PROTOCOLS), ("dtype", dtype, DTYPES),
-                               ("library", library or "numpy", LIBRARIES)):
+                               ("arrays", arrays or "numpy", LIBRARIES)):
         if value not in known:
             raise unknown(name, value, known)
-    if protocol == "module" and library == "numpy":
-        raise InputError("protocol 'module' takes torch tensors, so library must be torch, not numpy.")
+    if protocol == "module" and arrays == "numpy":
+        raise InputError("protocol 'module' takes torch tensors, so arrays must be torch, not numpy.")
     config = config if config is None or whole else reduced(config)
     if protocol == "module" and config is None and hasattr(implementation, "state_dict"):
         raise InputError("an nn.Module needs the config that it was made for; give config, or a factory make(config).")
@@ -75,12 +75,12 @@ def diagnose(
     if isinstance(implementation, str):
         def meanwhile() -> Search:  # it fills the memory of predictions
             return Search(cases, {case.name: () for case in cases}, dtype)
-        seen, library = run_isolated(implementation, protocol, config, dtype, library, fp8, seconds, cases, meanwhile)
+        seen, arrays = run_isolated(implementation, protocol, config, dtype, arrays, fp8, seconds, cases, meanwhile)
         name = implementation
     else:
         if not callable(implementation):
             raise InputError(f"implementation must be a function or a module, not {type(implementation).__name__}.")
-        library = library or ("torch" if takes_torch(implementation, protocol) else "numpy")
-        seen = observe(callable_for(implementation, protocol), cases, dtype, library)
+        arrays = arrays or ("torch" if takes_torch(implementation, protocol) else "numpy")
+        seen = observe(callable_for(implementation, protocol), cases, dtype, arrays)
         name = getattr(implementation, "__qualname__", type(implementation).__name__)
-    return conclude(name, protocol, dtype, library, cases, seen)
+    return conclude(name, protocol, dtype, arrays, cases, seen)

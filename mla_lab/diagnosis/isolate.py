@@ -71,12 +71,12 @@ def takes_torch(implementation: Any, protocol: str) -> bool:
                                        if type(x).__name__ == "module")
 
 
-def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: str, library: str | None, fp8: bool,
+def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: str, arrays: str | None, fp8: bool,
                  seconds: float, cases: list[Case], meanwhile: Callable[[], Any]) -> tuple[Observed, str]:
-    """What the function gave within ``seconds``, and the library it was given; ``meanwhile`` is done at its side."""
+    """What the function gave within ``seconds``, and the arrays it was given; ``meanwhile`` is done at its side."""
     path, function = split_target(target)
     with tempfile.TemporaryDirectory(prefix="mla_lab_") as folder:
-        task = {"path": str(path), "function": function, "protocol": protocol, "dtype": dtype, "library": library,
+        task = {"path": str(path), "function": function, "protocol": protocol, "dtype": dtype, "arrays": arrays,
                 "fp8": fp8, "config": config and config_dict(config), "folder": folder}
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         code = (f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
@@ -98,10 +98,10 @@ def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: st
                 process.kill()
             stderr.seek(0)
             last = stderr.read().strip().splitlines()
-        return collect(Path(folder), cases, ended, last, library)
+        return collect(Path(folder), cases, ended, last, arrays)
 
 
-def collect(folder: Path, cases: list[Case], ended: str | None, last: list[str], library: str | None
+def collect(folder: Path, cases: list[Case], ended: str | None, last: list[str], arrays: str | None
             ) -> tuple[Observed, str]:
     """What the child left behind."""
     seen, status = Observed({}, []), {}
@@ -111,15 +111,15 @@ def collect(folder: Path, cases: list[Case], ended: str | None, last: list[str],
         seen.cached = status["cached"]
     for case in cases:
         if (folder / RESULT.format(case.name)).is_file():
-            with np.load(folder / RESULT.format(case.name), allow_pickle=False) as arrays:
-                seen.outputs[case.name] = tuple(arrays[f"arr_{i}"] for i in range(len(arrays.files)))
+            with np.load(folder / RESULT.format(case.name), allow_pickle=False) as stored:
+                seen.outputs[case.name] = tuple(stored[f"arr_{i}"] for i in range(len(stored.files)))
     if "refused" in status:
         raise InputError(status["refused"])
     if ended:
         known = {*seen.outputs, *(p.case for p in seen.problems)}
         where = next((c.name for c in cases if c.name not in known), "the last")
         seen.problems.append(Problem(where, "before its end", ended, last[-1][:300] if last else "nothing on stderr"))
-    return seen, status.get("library") or library or "numpy"
+    return seen, status.get("arrays") or arrays or "numpy"
 
 
 def child() -> None:
@@ -143,15 +143,15 @@ def child() -> None:
         what = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         status(problems=[], cached=None, refused=f"{task['path']} cannot be loaded: {what}.")
         return
-    library = task["library"] or ("torch" if "torch" in sys.modules or protocol == "module" else "numpy")
+    arrays = task["arrays"] or ("torch" if "torch" in sys.modules or protocol == "module" else "numpy")
     config = config_from(task["config"]) if task["config"] else None
     try:
         if not callable(implementation):
             raise InputError(f"{task['function']!r} in {task['path']} is {type(implementation).__name__}, and nothing "
                              "that can be called.")
         seen = observe(callable_for(implementation, protocol), battery(protocol, config, task["fp8"]), task["dtype"],
-                       library, keep)
+                       arrays, keep)
     except InputError as error:
         status(problems=[], cached=None, refused=str(error))
         return
-    status(library=library, **seen.as_json())
+    status(arrays=arrays, **seen.as_json())

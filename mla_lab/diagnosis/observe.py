@@ -28,27 +28,27 @@ class Problem:
         return f"case {self.case}, {self.call}: {self.what} (inputs: {self.shapes})"
 
 
-def converter(library: str, dtype: str) -> Callable[[np.ndarray], Any]:
+def converter(arrays: str, dtype: str) -> Callable[[np.ndarray], Any]:
     """From NumPy's float64 to what the implementation is given."""
-    if library == "torch":
+    if arrays == "torch":
         import torch
         return lambda x: torch.from_numpy(np.array(x)).to(getattr(torch, dtype))
     if dtype == "bfloat16":
-        raise InputError("dtype bfloat16 needs library torch, because NumPy has no bfloat16; say library torch.")
+        raise InputError("dtype bfloat16 needs arrays of torch, because NumPy has no bfloat16; say --arrays torch.")
     return lambda x: np.array(x, dtype=dtype)
 
 
-def fp8_weights(state: Mapping[str, np.ndarray], library: str) -> dict[str, Any]:
-    """Codes as the library's e4m3, scales as float32."""
+def fp8_weights(state: Mapping[str, np.ndarray], arrays: str) -> dict[str, Any]:
+    """Codes as e4m3 of NumPy's or torch's arrays, scales as float32."""
     coded = [name.removesuffix("_scale_inv") for name in state if name.endswith("_scale_inv")]
-    if library == "torch":
+    if arrays == "torch":
         import torch
         return {**{name: torch.from_numpy(state[name].copy()).view(torch.float8_e4m3fn) for name in coded},
                 **{name + "_scale_inv": torch.from_numpy(state[name + "_scale_inv"].copy()) for name in coded}}
     try:
         from ml_dtypes import float8_e4m3fn
     except ImportError:
-        raise InputError("FP8 weights as NumPy arrays need the package ml_dtypes; install it or say library torch."
+        raise InputError("FP8 weights as NumPy arrays need the package ml_dtypes; install it or say --arrays torch."
                          ) from None
     return {name: state[name].view(float8_e4m3fn) if name in coded else state[name]
             for name in [*coded, *(name + "_scale_inv" for name in coded)]}
@@ -75,10 +75,10 @@ def as_output(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def observe_layer(layer: Callable, case: LayerCase, convert: Callable, library: str) -> tuple[Outputs, list[int]]:
+def observe_layer(layer: Callable, case: LayerCase, convert: Callable, arrays: str) -> tuple[Outputs, list[int]]:
     """The outputs of each call, and the number of elements in the cache after each."""
     weights = {name: convert(w) for name, w in case.state.items() if not name.endswith("_scale_inv")
-               and w.dtype != np.uint8} | fp8_weights(case.state, library)
+               and w.dtype != np.uint8} | fp8_weights(case.state, arrays)
     config, cache, outputs, sizes = config_dict(case.config), None, [], []
     if case.name == "fp8":
         config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
@@ -97,23 +97,23 @@ def observe_layer(layer: Callable, case: LayerCase, convert: Callable, library: 
     return tuple(outputs), sizes
 
 
-def observe_decode(decode: Callable, case: DecodeCase, convert: Callable, library: str) -> Outputs:
+def observe_decode(decode: Callable, case: DecodeCase, convert: Callable, arrays: str) -> Outputs:
     """The output and, if it is returned, the LSE."""
-    arrays = {name: convert(getattr(case, name)) for name in ("q_nope", "q_rope", "kv_cache", "w_uk", "w_uv")}
+    inputs = {name: convert(getattr(case, name)) for name in ("q_nope", "q_rope", "kv_cache", "w_uk", "w_uv")}
     lengths = np.array(case.lengths)
-    if library == "torch":
+    if arrays == "torch":
         import torch
         lengths = torch.from_numpy(lengths)
     from ..rope import softmax_scale
     b, t, h, _ = case.q_nope.shape
     try:
-        result = decode(*arrays.values(), lengths, softmax_scale(case.config))
+        result = decode(*inputs.values(), lengths, softmax_scale(case.config))
         output, *lse = result if isinstance(result, (tuple, list)) else (result,)
         outputs = [as_output("output", output, (b, t, h, case.config.v_head_dim))]
         if lse:
             outputs.append(as_output("lse", lse[0], (b, t, h)))
     except (Exception, SystemExit) as error:
-        raise Broken(case.name, "decode", error, described(**arrays) + f", lengths {case.lengths}") from error
+        raise Broken(case.name, "decode", error, described(**inputs) + f", lengths {case.lengths}") from error
     return tuple(outputs)
 
 
@@ -152,17 +152,17 @@ class Observed:
         return {"problems": [asdict(p) for p in self.problems], "cached": self.cached}
 
 
-def observe(implementation: Callable, cases: Iterable[Case], dtype: str, library: str,
+def observe(implementation: Callable, cases: Iterable[Case], dtype: str, arrays: str,
             keep: Callable[[str, Outputs], None] = lambda name, outputs: None) -> Observed:
     """Run all ``cases``; nothing that is printed gets out, and an exception ends its case only."""
-    convert, seen = converter(library, dtype), Observed({}, [])
+    convert, seen = converter(arrays, dtype), Observed({}, [])
     for case in cases:
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 if isinstance(case, DecodeCase):
-                    outputs = observe_decode(implementation, case, convert, library)
+                    outputs = observe_decode(implementation, case, convert, arrays)
                 else:
-                    outputs, sizes = observe_layer(implementation, case, convert, library)
+                    outputs, sizes = observe_layer(implementation, case, convert, arrays)
                     if case.name == "full":
                         b, t = case.hidden[1].shape[:2]
                         grown = (sizes[1] - sizes[0]) / (b * t)

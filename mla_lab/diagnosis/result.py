@@ -46,7 +46,7 @@ class Diagnosis:
     name: str
     protocol: str
     dtype: str
-    library: str
+    arrays: str
     verdict: str
     faults: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
@@ -67,9 +67,9 @@ class Diagnosis:
         return text(self)
 
 
-def conclude(name: str, protocol: str, dtype: str, library: str, cases: Sequence[Case], seen: Observed) -> Diagnosis:
+def conclude(name: str, protocol: str, dtype: str, arrays: str, cases: Sequence[Case], seen: Observed) -> Diagnosis:
     """From what was observed to a diagnosis."""
-    about = {"name": name, "protocol": protocol, "dtype": dtype, "library": library, "problems": tuple(seen.problems)}
+    about = {"name": name, "protocol": protocol, "dtype": dtype, "arrays": arrays, "problems": tuple(seen.problems)}
     if not seen.outputs:
         return Diagnosis(verdict="raises", **about)
     search = Search(cases, seen.outputs, dtype)

@@ -68,7 +68,7 @@ def grouped(d: Diagnosis) -> list[str]:
 
 def text(d: Diagnosis) -> str:
     """The whole report."""
-    lines = [f"{d.name}: protocol {d.protocol}, {d.library}, {d.dtype}", ""]
+    lines = [f"{d.name}: protocol {d.protocol}, {d.arrays}, {d.dtype}", ""]
     if d.departures:
         width = max(len(x.case) for x in d.departures)
         lines.append(f"{'case':<{width}}  {'error/bound':>11}  first departure")
