@@ -155,13 +155,11 @@ def page_of(browser: Browser, url: str) -> Iterator[Page]:
 
 def press(page: Page, handle: Locator) -> str:
     """Move a slider by an arrow key: right, or left from its right end. Returns the key that undoes it."""
+    value, high = (float(handle.get_attribute(name)) for name in ("aria-valuenow", "aria-valuemax"))
+    key, back = ("ArrowRight", "ArrowLeft") if value < high else ("ArrowLeft", "ArrowRight")
     handle.focus()
-    before = handle.get_attribute("aria-valuenow")
-    page.keyboard.press("ArrowRight")
-    if handle.get_attribute("aria-valuenow") != before:
-        return "ArrowLeft"
-    page.keyboard.press("ArrowLeft")
-    return "ArrowRight"
+    page.keyboard.press(key)
+    return back
 
 
 def until(page: Page, true: Callable[[], bool], seconds: float = 20) -> None:
@@ -169,3 +167,14 @@ def until(page: Page, true: Callable[[], bool], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not true():
         page.wait_for_timeout(30)
+
+
+def settled(page: Page, seen: Callable[[], object]) -> None:
+    """Wait until what is seen has stayed for half a second: what cells did to a widget reaches the page after them."""
+    last, since = seen(), time.monotonic()
+    deadline = since + 20
+    while time.monotonic() < min(since + 0.5, deadline):
+        page.wait_for_timeout(50)
+        now = seen()
+        if now != last:
+            last, since = now, time.monotonic()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from browser import NOTEBOOKS, chromium, lab_server, needs_chromium, page_of, press, until
+from browser import NOTEBOOKS, chromium, lab_server, needs_chromium, page_of, press, settled, until
 from normal_form import KERNELSPEC
 
 FOLDER = Path(os.environ.get("MLA_LAB_BROWSER_NOTEBOOKS", NOTEBOOKS))
@@ -105,6 +105,8 @@ def test_it_runs_and_each_slider_moves_words_and_picture(closing, name):
 
 def move_all(page, panel, seconds=20):
     """Each slider changes the words beside it, and one of them at least the picture."""
+    handles = panel.get_by_role("slider").all()
+
     def words():
         return " ".join(panel.locator(".widget-html-content").all_inner_texts())
 
@@ -112,9 +114,10 @@ def move_all(page, panel, seconds=20):
         images = panel.locator("img.widget-image").evaluate_all("all => all.map(i => i.src)")
         return images + panel.locator("svg").evaluate_all("all => all.map(i => i.outerHTML)")
 
+    settled(page, lambda: [words(), *(handle.get_attribute("aria-valuenow") for handle in handles)])
     assert re.search(r"\d", words()), f"no number beside the slider: {words()!r}"
     first = picture()
-    for handle in panel.get_by_role("slider").all():
+    for handle in handles:
         text = words()
         press(page, handle)
         until(page, lambda text=text: words() != text, seconds)
