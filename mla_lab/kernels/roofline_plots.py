@@ -64,9 +64,10 @@ def measured_roof(here: Device, rates: Mapping[int, float], tokens: int, itemsiz
             label=f"roof: {here.flops / 1e9:.0f} GFLOP/s, {here.bandwidth / 1e9:.0f} GB/s")
     ax.plot(at, [rate / 1e9 for rate in rates.values()], **LOOKS[0].line, markersize=8, label="kernel rows")
     for h, i, rate in zip(heads, at, rates.values(), strict=True):
-        ax.annotate(f"{h}", (i, rate / 1e9), (0, -16), textcoords="offset points", ha="center")
+        ax.annotate(f"{h}", (i, rate / 1e9), (7, -14), textcoords="offset points")
     powers_of_two(ax, "x", "y")
     ax.set(xlabel="intensity in FLOP/B (log scale); numbers: heads", ylabel="GFLOP/s (log scale)")
+    ax.margins(0.06, 0.12)
     above(ax)
     lines = [f"{tokens:,} cached tokens of 576 x {itemsize} B, one new token; {HERE}"]
     lines += [f"{h:>3} heads: {i:>6.2f} FLOP/B" for h, i in zip(heads, at, strict=True)]
