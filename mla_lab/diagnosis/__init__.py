@@ -8,8 +8,9 @@ from ..config import MLAConfig
 from ..errors import InputError, unknown
 from .isolate import LIBRARIES, PROTOCOLS, battery, callable_for, run_isolated, takes_torch
 from .observe import observe
-from .result import Diagnosis, conclude
+from .result import conclude
 from .search import Search
+from .words import Diagnosis
 
 MOST_WIDTH, MOST_HEADS = 512, 8  # of a layer that is drawn for a given configuration
 

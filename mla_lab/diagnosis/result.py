@@ -1,8 +1,7 @@
-"""What a diagnosis says."""
+"""From what was observed to a diagnosis."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,59 +11,9 @@ from ..faults.rounded import BFLOAT16, TF32
 from ..recipe import RIGHT
 from .cases import Case, DecodeCase, LayerCase
 from .distance import predicted, rms, shares
-from .observe import Observed, Problem
+from .observe import Observed
 from .search import BETTER, NAMES, Found, Search
-
-
-@dataclass(frozen=True)
-class Departure:
-    """How one case compares with the right conventions."""
-
-    case: str
-    shows: str
-    share: float  # largest distance over the likely radius
-    relative: float  # rms of the difference over rms of what is right, in the call that departs first
-    where: str  # first call, sequence, position and heads beyond the radius; empty where nothing is
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The outcome of holding an implementation to the battery.
-
-    Parameters
-    ----------
-    verdict : str
-        'agrees', 'fault', 'two faults', 'precision', 'nearest', 'unknown' or 'raises'.
-    faults : tuple of str
-        Ids; those that no output can tell apart come together.
-    precision : str
-        The precision at which the verdict holds.
-    distance : float
-        For 'nearest': from that fault's prediction, 0 (equal) to 1.
-    """
-
-    name: str
-    protocol: str
-    dtype: str
-    arrays: str
-    verdict: str
-    faults: tuple[str, ...] = ()
-    alike: tuple[str, ...] = ()
-    precision: str = ""
-    distance: float = 0.0
-    departures: tuple[Departure, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    unseen: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether the implementation conforms."""
-        return self.verdict == "agrees"
-
-    def __str__(self) -> str:
-        from .words import text
-        return text(self)
+from .words import Departure, Diagnosis
 
 
 def conclude(name: str, protocol: str, dtype: str, arrays: str, cases: Sequence[Case], seen: Observed) -> Diagnosis:

@@ -1,17 +1,64 @@
-"""A diagnosis as text for a terminal, and as JSON."""
+"""A diagnosis, and how it is said: as text for a terminal, and as JSON."""
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
 
 from ..faults import FAULTS
-
-if TYPE_CHECKING:
-    from .result import Diagnosis
+from .observe import Problem
 
 WIDTH = 110
 KNOWN = {fault.id: fault for fault in FAULTS}
+
+
+@dataclass(frozen=True)
+class Departure:
+    """How one case compares with the right conventions."""
+
+    case: str
+    shows: str
+    share: float  # largest distance over the likely radius
+    relative: float  # rms of the difference over rms of what is right, in the call that departs first
+    where: str  # first call, sequence, position and heads beyond the radius; empty where nothing is
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The outcome of holding an implementation to the battery.
+
+    Parameters
+    ----------
+    verdict : str
+        'agrees', 'fault', 'two faults', 'precision', 'nearest', 'unknown' or 'raises'.
+    faults : tuple of str
+        Ids; those that no output can tell apart come together.
+    precision : str
+        The precision at which the verdict holds.
+    distance : float
+        For 'nearest': from that fault's prediction, 0 (equal) to 1.
+    """
+
+    name: str
+    protocol: str
+    dtype: str
+    arrays: str
+    verdict: str
+    faults: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
+    precision: str = ""
+    distance: float = 0.0
+    departures: tuple[Departure, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unseen: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the implementation conforms."""
+        return self.verdict == "agrees"
+
+    def __str__(self) -> str:
+        return text(self)
 
 
 def wrapped(label: str, sentence: str) -> list[str]:
