@@ -5,6 +5,6 @@ command runs.
 """
 from __future__ import annotations
 
-from . import bench, capacity, diagnose, grade, matrix, pages, tables, verify
+from . import bench, capacity, claims, diagnose, grade, matrix, pages, tables, verify
 
-COMMANDS = (verify, matrix, bench, diagnose, tables, capacity, grade, pages)
+COMMANDS = (verify, matrix, bench, diagnose, tables, capacity, claims, grade, pages)
