@@ -169,6 +169,12 @@ def outside(image: ElementTree.Element) -> list[str]:
     return found
 
 
+def test_words_in_a_picture_are_words():
+    drawn = svg.picture("<t>", "<d>", 10, [svg.text(1, 2, "<w>")])
+    assert "<t>" not in drawn and "<d>" not in drawn and "<w>" not in drawn
+    assert [part.text for part in ElementTree.fromstring(drawn)] == ["<t>", "<d>", "<w>"]
+
+
 def luminance(color: str) -> float:
     """Relative luminance (WCAG 2.2)."""
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]

@@ -94,8 +94,8 @@ def crossover(setup: Setup) -> Section:
         plot.parts += [svg.curve(line, svg.COLORS[name], dash) for line in (points, key)]
         plot.parts += [svg.text(svg.LEFT + 50, 35 + 20 * i, name),
                        svg.mark(name, *plot.at(t, count(config, t, cached)))]
-    if here:
-        x = plot.at(here, 1)[0]
+    if here and here >= 1:
+        x = plot.at(here, max(ends))[0]
         plot.parts += [svg.line(x, 16, x, plot.bottom, 0.6, "4 4"), svg.text(x + 6, plot.bottom - 8, f"{here:.1f}")]
     words = f"Two rising curves. At {t:,} new tokens naive {rows[0][1]}, absorbed {rows[1][1]}. {says[-1]}"
     return Section(title, ("", "FLOPs", "times the lesser"), rows, tuple(says),

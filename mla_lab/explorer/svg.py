@@ -84,9 +84,8 @@ class Log:
         return range(low, high + 1, max(1, -(-(high - low) // 8)))
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Pixels; what lies outside is moved to the edge."""
-        across, up = ((min(max(math.log10(max(value, 1e-300)), low), high) - low) / (high - low)
-                      for value, (low, high) in ((x, self.x), (y, self.y)))
+        """Pixels; both values must be above 0."""
+        across, up = ((math.log10(value) - low) / (high - low) for value, (low, high) in ((x, self.x), (y, self.y)))
         return LEFT + across * (WIDTH - RIGHT - LEFT), self.bottom - up * (self.bottom - 16)
 
 
