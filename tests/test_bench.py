@@ -47,6 +47,17 @@ def test_every_contender_computes_what_it_should(group):
     assert group.error(wrong) > 0.1
 
 
+def test_the_products_are_both_done(group):
+    for c in group.contenders:
+        if c.name.startswith("products"):
+            logits, out = map(to_numpy, c.run())
+            draw = bench.fresh()
+            q, rows = draw(1, 1, 3, 576)[0, 0], draw(1, 17, 576)[0]
+            want = q @ rows.T
+            assert np.allclose(logits if logits.shape == want.shape else logits.T, want, atol=1e-3)
+            assert np.allclose(out, want @ rows[:, :512], atol=1e-2)
+
+
 def test_the_step_with_weights_is_the_layers_own(group):
     from mla_lab.attention import Projected, attend
     step = next(c for c in group.contenders if c.name.startswith("step") and c.library == "numpy")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cache
 from importlib import import_module
 from numbers import Real
 from typing import Any
@@ -85,6 +86,7 @@ def decode(
         return run(q, keys, float(scale), Scratch() if scratch is None else scratch, **options)
 
 
+@cache
 def load(name: str) -> Callable[..., tuple[Array, Array]]:
     """The function of a kernel; its library is imported only now."""
     if name not in KERNELS:
@@ -115,18 +117,18 @@ def no_grad(q: Array) -> Any:
     return nullcontext()
 
 
-def check(q: Array, cache: Array, lengths: Any, scale: float, latent: int, table: Array | None) -> Keys:
+def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, table: Array | None) -> Keys:
     """The cache with its lengths and pages, or one sentence on what does not fit."""
     expect_shape("q", q, (None, None, None, None), "[b, t, h, r+p]")
     if 0 in q.shape:
         raise InputError(f"q has shape {tuple(q.shape)}, but needs at least one request, token, head and channel.")
     b, width = q.shape[0], q.shape[-1]
-    expect_shape("kv_cache", cache, (b if table is None else None, None, width), "these queries")
-    same_kind(q=q, kv_cache=cache)
+    expect_shape("kv_cache", kv_cache, (b if table is None else None, None, width), "these queries")
+    same_kind(q=q, kv_cache=kv_cache)
     if not array_namespace(q).isdtype(q.dtype, "real floating"):
         raise InputError(f"q must hold floating-point numbers, not {q.dtype}.")
     if isinstance(scale, bool) or not isinstance(scale, Real) or not math.isfinite(scale) or not scale > 0:
         raise InputError(f"scale must be a positive Python float, not {scale!r}.")
     if positive_int("latent", latent) > width:
         raise InputError(f"latent must be at most the width of a cached row, {width}, not {latent}.")
-    return Keys(cache, lengths, table, b, int(latent))
+    return Keys(kv_cache, lengths, table, b, int(latent))
