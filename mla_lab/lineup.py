@@ -14,7 +14,8 @@ from .checks.common import SMALL
 from .diagnosis.cases import Case, config_dict
 from .diagnosis.isolate import battery
 from .diagnosis.observe import observe
-from .diagnosis.result import Diagnosis, conclude
+from .diagnosis.result import conclude
+from .diagnosis.words import Diagnosis
 from .errors import unknown
 from .rope import softmax_scale
 from .suspects import PROTOCOL
