@@ -137,7 +137,8 @@ def kernels(recipe: Recipe = RECIPE, widest: int = 256) -> Finding:
     padded = 2 * m.cached_width / (m.cached_width + m.kv_lora_rank) - 1
     return Finding(m.cached_width > widest,
                    f"a key of {m.cached_width} against {widest} in FlashAttention-2; as plain MQA the same output: "
-                   f"{mqa.ok}, with values padded to {m.cached_width} for {fp.percent(padded, 1)} more FLOPs", not mqa.ok)
+                   f"{mqa.ok}, with values padded to {m.cached_width} for {fp.percent(padded, 1)} more FLOPs",
+                   not mqa.ok)
 
 
 def price(published: Callable[[], day.Day] = day.Day) -> Finding:
