@@ -8,11 +8,11 @@ from .registry import exercise
 
 @exercise("13", "recall", right="b", wrong={
     "a": "with all requests at hand and no limits, four nodes that do everything were done first",
-    "c": "a request's cache has to cross a link first, so its second token comes later, not sooner",
+    "c": "a server that puts prompts first does that on all of its nodes; after a split only some of them prefill",
     "d": "nothing is computed or cached twice or not at all: there is one more copy on the way",
 })
 def check_what_a_split_protects(answer):
-    """What does splitting prefill and decode protect: a tokens a second, b the time per token, c the TTFT, d memory?"""
+    """What is better after a split than with prompts first: a tokens/s, b the time per token, c the TTFT, d memory?"""
     return answer
 
 

@@ -184,7 +184,8 @@ def apart(setting: Setting, rules: Rules = RIGHT) -> Verdict:
     together, chunked, split = (found[name].goodput(TTFT, TPOT) for name in found)
     step = found["prefill first"].rates[1] - found["prefill first"].rates[0]
     first = min(at_once, key=at_once.get)
-    saw = {"requests/s in time": [together, chunked, split], "seconds for all at once": at_once}
+    saw = {"requests/s in time": [together, chunked, split],
+           "seconds for all at once": {name: round(seconds, 1) for name, seconds in at_once.items()}}
     ok = 3 * together <= split <= 4 * together and abs(split - chunked) <= step and first == "prefill first"
     return Verdict(APART, saw, "3 to 4 times prefill-first in time, as many as chunked prefill, fewer without limits",
                    None, ok, "prefill first, chunked prefill, 2 + 2 nodes apart; 90 % of the requests have their first "

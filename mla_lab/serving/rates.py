@@ -7,7 +7,7 @@ from functools import cache
 
 from .capacity import WEIGHT_DTYPES, Deployment
 from .requests import Rates
-from .step import NETWORK_GB, NODE, decode_step
+from .step import NETWORK_GB, NODE, Step, decode_step
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,11 @@ def node_rates(d: Deployment, efficiency: float = 1.0, link: Link | None = None,
     link, layers = link or Link(), d.model.num_hidden_layers
 
     @cache
+    def decode(users: int) -> Step:
+        return decode_step(d, users, efficiency)
+
     def step(users: int) -> float:
-        return decode_step(d, users, efficiency).seconds
+        return decode(users).seconds
 
     @cache
     def prefill(prompts: tuple[int, ...]) -> float:
@@ -80,11 +83,11 @@ def node_rates(d: Deployment, efficiency: float = 1.0, link: Link | None = None,
     @cache
     def mixed(users: int, tokens: int) -> float:
         linear, pairs = prefill_flops(d, tokens)
-        products, read = linear / weight_flops(d, efficiency), decode_step(d, users + tokens, efficiency).weights
+        products, read = linear / weight_flops(d, efficiency), decode(users + tokens).weights
         attention = pairs / (d.gpus * d.gpu.flops(2) * efficiency)
         if not users:
             return max(read, products) + attention
-        s = decode_step(d, users, efficiency)
+        s = decode(users)
         return max(read, products + s.products) + max(s.cache, s.attention) + s.communication + attention
 
     @cache

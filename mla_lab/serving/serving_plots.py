@@ -118,7 +118,8 @@ def served_in_time(sweeps: Mapping[str, Sweep], ttft: float = 1.0, marked: float
         lines.append(f"{name}: {', '.join(f'{v:g}' for v in values)}")
     if marked is not None:
         ax.axvline(1e3 * marked, color=INK, linewidth=1)
-    ax.set(xlabel="limit on the mean time per output token in ms", ylabel="requests/s in time", ylim=(0, None))
+    ax.set(xlabel="limit on the mean time per output token in ms", ylabel="requests/s in time")
+    ax.set_ylim(bottom=0, top=1.08 * ax.get_ylim()[1])
     above(ax)
     return finish(figure, "Steps that rise with the limit. " + "; ".join(lines[1:]), lines)
 
