@@ -83,6 +83,10 @@ def assert_conforms(implementation: Callable, case: ConformanceCase) -> None:
         Its message names the known fault that reproduces the output, if there is one.
     """
     __tracebackhide__ = True
+    from .errors import InputError
+    case = getattr(case, "values", (case,))[0]  # as pytest wraps it in a parameter
+    if not isinstance(case, ConformanceCase):
+        raise InputError(f"case must be one of conformance_cases(...), not {case!r}.")
     from .diagnosis.distance import shares
     from .diagnosis.isolate import callable_for, takes_torch
     from .diagnosis.observe import observe

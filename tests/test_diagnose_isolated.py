@@ -61,7 +61,7 @@ def test_a_fault_is_named_and_written_as_json(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("before, after, words", [
-    ("raise ValueError('no such\\n thing')", "", "raised ValueError: no such thing (inputs of the first: q_nope (3, 2"),
+    ("raise ValueError('no such\\n thing')", "", "raised ValueError: no such thing (inputs: q_nope (3, 2"),
     ("os._exit(7)", "", "the process ended with code 7"),
     ("sys.exit(0)", "", "raised SystemExit"),
     ("os.kill(os.getpid(), 11)", "", "the process ended with code -11"),

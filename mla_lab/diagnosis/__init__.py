@@ -12,14 +12,16 @@ from .result import conclude
 from .search import Search
 from .words import Diagnosis
 
-MOST_WIDTH, MOST_HEADS = 512, 8  # of a layer that is drawn for a given configuration
+# Widths of the layer that is drawn for a given configuration, pairwise distinct with p = 64: large layers take minutes.
+MOST = {"num_attention_heads": 5, "hidden_size": 200, "q_lora_rank": 112, "kv_lora_rank": 128, "qk_nope_head_dim": 32,
+        "v_head_dim": 40}
 
 
 def reduced(config: MLAConfig) -> MLAConfig:
-    """``config`` with at most 8 heads and 512 hidden channels, so that a diagnosis takes seconds."""
+    """``config`` with no width above `MOST`, so that a diagnosis takes seconds; every convention stays."""
     from dataclasses import replace
-    return replace(config, num_attention_heads=min(config.num_attention_heads, MOST_HEADS),
-                   hidden_size=min(config.hidden_size, MOST_WIDTH))
+    return replace(config, **{name: min(getattr(config, name), most) for name, most in MOST.items()
+                              if getattr(config, name) is not None})
 
 
 def diagnose(
@@ -51,7 +53,7 @@ def diagnose(
     seconds : float
         Time limit for a function from a file.
     whole : bool
-        Keep all heads and the whole hidden size of ``config``; without it they are cut to 8 and 512.
+        Keep all widths of ``config``; without it they are cut to those of `MOST`.
 
     Returns
     -------

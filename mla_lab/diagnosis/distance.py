@@ -63,12 +63,36 @@ def shares(seen: Outputs, case: Case, bits: int) -> list[np.ndarray]:
     return out
 
 
+@lru_cache(maxsize=4096)
+def moves(case: Case, recipe: Recipe, bits: int, times: float = 8.0) -> bool:
+    """Whether ``recipe`` moves the first output away from the right one by more than ``times`` its rounding."""
+    a, b = predicted(case, recipe)[0], predicted(case, RIGHT)[0]
+    with np.errstate(invalid="ignore"):
+        return not same_kind(a, b) or rms(a - b) > times * noise(case, RIGHT, bits)[0]
+
+
+def like_rounding(seen: Outputs, case: Case, bits: int) -> tuple[bool, float]:
+    """Whether the first output is off nearly everywhere and by about the noise; and how much along the right output.
+
+    The second is the correlation of the error with what is right: 1 for a factor, about 0 for rounding.
+    """
+    got, want = seen[0], predicted(case, RIGHT)[0]
+    with np.errstate(invalid="ignore"):
+        off = got - want
+    size = rms(off)
+    if not np.all(np.isfinite(got)) or size < noise(case, RIGHT, bits)[0] / 32:
+        return False, 1.0
+    there = np.abs(want) > 0
+    spread = np.mean(np.abs(off[there]) > 1e-3 * size) > 0.5
+    return bool(spread), abs(float(np.sum(off * want))) / (size * rms(want) * off.size)
+
+
 def score(seen: Outputs, case: Case, recipe: Recipe, bits: int, noise_of: Recipe | None = None) -> float:
     """The largest distance of any output from the prediction of ``recipe``, in units of its noise."""
-    worst, right = 0.0, predicted(case, RIGHT)
+    worst = 0.0
     for i, (got, want, unit) in enumerate(
             zip(seen, predicted(case, recipe), noise(case, noise_of or recipe, bits), strict=False)):
-        if i and isinstance(case, DecodeCase) and not np.array_equal(predicted(case, recipe)[0], right[0]):
+        if i and isinstance(case, DecodeCase) and moves(case, recipe, bits):
             break  # what LSE comes with a wrong output is anybody's guess
         if not same_kind(got, want):
             return np.inf

@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import numpy as np
 from ..config import MLAConfig
 from ..errors import InputError
 from .cases import Case, config_dict, config_from, decode_cases, layer_cases
-from .observe import Observed, Problem, observe
+from .observe import Observed, Problem, observe, printable
 
 PROTOCOLS = ("layer", "decode", "module")
 LIBRARIES = ("numpy", "torch")
@@ -66,7 +67,8 @@ def takes_torch(implementation: Any, protocol: str) -> bool:
     """Whether it wants tensors: its module imports torch."""
     while isinstance(implementation, partial):
         implementation = implementation.func
-    names = getattr(implementation, "__globals__", {})
+    home = sys.modules.get(getattr(implementation, "__module__", None) or type(implementation).__module__)
+    names = {**getattr(home, "__dict__", {}), **getattr(implementation, "__globals__", {})}
     return protocol == "module" or any(getattr(x, "__name__", "").split(".")[0] == "torch" for x in names.values()
                                        if type(x).__name__ == "module")
 
@@ -84,7 +86,7 @@ def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: st
         began = time.monotonic()
         with (open(os.path.join(folder, "stderr"), "w+", encoding="utf-8", errors="replace") as stderr,
               subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                               stderr=stderr, text=True, env=environment) as process):
+                               stderr=stderr, text=True, env=environment, start_new_session=True) as process):
             try:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.write(json.dumps(task))
@@ -95,7 +97,8 @@ def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: st
             except subprocess.TimeoutExpired:
                 ended = f"no answer within {seconds:g} s"
             finally:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
             stderr.seek(0)
             last = stderr.read().strip().splitlines()
         return collect(Path(folder), cases, ended, last, arrays)
@@ -108,17 +111,20 @@ def collect(folder: Path, cases: list[Case], ended: str | None, last: list[str],
     if (folder / PROBLEMS).is_file():
         status = json.loads((folder / PROBLEMS).read_text(encoding="utf-8"))
         seen.problems += [Problem(**p) for p in status["problems"]]
-        seen.cached = status["cached"]
+        seen.cached, seen.notes = status["cached"], status.get("notes", [])
     for case in cases:
         if (folder / RESULT.format(case.name)).is_file():
             with np.load(folder / RESULT.format(case.name), allow_pickle=False) as stored:
                 seen.outputs[case.name] = tuple(stored[f"arr_{i}"] for i in range(len(stored.files)))
     if "refused" in status:
         raise InputError(status["refused"])
+    if not ended and "arrays" not in status:
+        ended = "the process ended with code 0 before all cases had run"
     if ended:
         known = {*seen.outputs, *(p.case for p in seen.problems)}
         where = next((c.name for c in cases if c.name not in known), "the last")
-        seen.problems.append(Problem(where, "before its end", ended, last[-1][:300] if last else "nothing on stderr"))
+        said = f"last line on stderr: {printable(last[-1][:300])}" if last else "nothing on stderr"
+        seen.problems.append(Problem(where, "before its end", ended, said))
     return seen, status.get("arrays") or arrays or "numpy"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class Problem:
     shapes: str
 
     def __str__(self) -> str:
-        return f"case {self.case}, {self.call}: {self.what} (inputs: {self.shapes})"
+        return f"case {self.case}, {self.call}: {self.what} ({self.shapes})"
 
 
 def converter(arrays: str, dtype: str) -> Callable[[np.ndarray], Any]:
@@ -75,7 +75,8 @@ def as_output(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def observe_layer(layer: Callable, case: LayerCase, convert: Callable, arrays: str) -> tuple[Outputs, list[int]]:
+def observe_layer(layer: Callable, case: LayerCase, convert: Callable, arrays: str, notes: list[str]
+                  ) -> tuple[Outputs, list[int]]:
     """The outputs of each call, and the number of elements in the cache after each."""
     weights = {name: convert(w) for name, w in case.state.items() if not name.endswith("_scale_inv")
                and w.dtype != np.uint8} | fp8_weights(case.state, arrays)
@@ -92,14 +93,17 @@ def observe_layer(layer: Callable, case: LayerCase, convert: Callable, arrays: s
             if cache is None:
                 raise Unfit("returned no cache to go on with")
         except (Exception, SystemExit) as error:
-            raise Broken(case.name, label, error, described(hidden=x)) from error
+            raise Broken(case.name, label, error, "inputs: " + described(hidden=x)) from error
         sizes.append(elements(cache))
+    if case.name == "full":
+        unchanged(notes, convert, {name: (weights[name], w) for name, w in case.state.items()})
     return tuple(outputs), sizes
 
 
-def observe_decode(decode: Callable, case: DecodeCase, convert: Callable, arrays: str) -> Outputs:
+def observe_decode(decode: Callable, case: DecodeCase, convert: Callable, arrays: str, notes: list[str]) -> Outputs:
     """The output and, if it is returned, the LSE."""
-    inputs = {name: convert(getattr(case, name)) for name in ("q_nope", "q_rope", "kv_cache", "w_uk", "w_uv")}
+    names = ("q_nope", "q_rope", "kv_cache", "w_uk", "w_uv")
+    inputs = {name: convert(getattr(case, name)) for name in names}
     lengths = np.array(case.lengths)
     if arrays == "torch":
         import torch
@@ -113,8 +117,24 @@ def observe_decode(decode: Callable, case: DecodeCase, convert: Callable, arrays
         if lse:
             outputs.append(as_output("lse", lse[0], (b, t, h)))
     except (Exception, SystemExit) as error:
-        raise Broken(case.name, "decode", error, described(**inputs) + f", lengths {case.lengths}") from error
+        shapes = f"inputs: {described(**inputs)}, lengths {case.lengths}"
+        raise Broken(case.name, "decode", error, shapes) from error
+    if case.name == "full":
+        unchanged(notes, convert, {name: (inputs[name], getattr(case, name)) for name in names})
     return tuple(outputs)
+
+
+def unchanged(notes: list[str], convert: Callable, inputs: Mapping[str, tuple[Any, np.ndarray]]) -> None:
+    """Note the inputs that the implementation has written to."""
+    written = [name for name, (now, before) in inputs.items()
+               if not np.array_equal(to_numpy(now), to_numpy(convert(before)), equal_nan=True)]
+    if written:
+        notes.append(f"it writes to its inputs in place: {', '.join(written)}")
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that a terminal would not show, or could not encode, written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Broken(Exception):
@@ -122,7 +142,7 @@ class Broken(Exception):
 
     def __init__(self, case: str, call: str, error: BaseException, shapes: str):
         what = str(error) if isinstance(error, Unfit) else f"raised {type(error).__name__}: {error}"
-        self.problem = Problem(case, call, " ".join(what.split())[:400], shapes)
+        self.problem = Problem(case, call, printable(" ".join(what.split())[:400]), shapes)
         super().__init__(str(self.problem))
 
 
@@ -147,9 +167,10 @@ class Observed:
     outputs: dict[str, Outputs]
     problems: list[Problem]
     cached: float | None = None  # elements a token, where the cache grows with the tokens
+    notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict:
-        return {"problems": [asdict(p) for p in self.problems], "cached": self.cached}
+        return {"problems": [asdict(p) for p in self.problems], "cached": self.cached, "notes": self.notes}
 
 
 def observe(implementation: Callable, cases: Iterable[Case], dtype: str, arrays: str,
@@ -160,9 +181,9 @@ def observe(implementation: Callable, cases: Iterable[Case], dtype: str, arrays:
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 if isinstance(case, DecodeCase):
-                    outputs = observe_decode(implementation, case, convert, arrays)
+                    outputs = observe_decode(implementation, case, convert, arrays, seen.notes)
                 else:
-                    outputs, sizes = observe_layer(implementation, case, convert, arrays)
+                    outputs, sizes = observe_layer(implementation, case, convert, arrays, seen.notes)
                     if case.name == "full":
                         b, t = case.hidden[1].shape[:2]
                         grown = (sizes[1] - sizes[0]) / (b * t)

@@ -27,8 +27,11 @@ def conclude(name: str, protocol: str, dtype: str, arrays: str, cases: Sequence[
     about["departures"] = tuple(departure(case, seen, bits) for case in search.cases)
     about["unseen"] = tuple(sorted({f.ids[0] for f in search.forms} - {
         f.ids[0] for f in search.forms if any(search.visible(f, c, search.levels[0], BETTER) for c in search.cases)}))
-    about["remarks"] = tuple(cached(seen.cached, search.cases))
+    about["remarks"] = (*cached(seen.cached, search.cases), *seen.notes)
     if found is None:
+        if not any(np.isfinite(x).any() for outputs in seen.outputs.values() for x in outputs):
+            about["remarks"] = (*about["remarks"], "every number of the output is NaN or infinite")
+            return Diagnosis(verdict="unknown", **about)
         distance, form = search.nearest()
         verdict = "nearest" if distance < search.distance(RIGHT) / 2 else "unknown"
         return Diagnosis(verdict=verdict, faults=form.ids, distance=distance, **about)
@@ -62,11 +65,14 @@ def departure(case: Case, seen: Observed, bits: int) -> Departure:
         if isinstance(case, DecodeCase):
             heads = sorted(set(np.argwhere(share > 1)[:, 2].tolist()))
             what, position = ("output", "LSE")[call], case.lengths[row] - got.shape[1] + token
-            where = f"{what}, sequence {row}, query {token} (position {position}), {ranges('head', heads)}"
+            at = f"position {position}" if position >= 0 else "before the sequence's first token"
+            where = f"{what}, sequence {row}, query {token} ({at}), {ranges('head', heads)}"
         else:
             start = sum(x.shape[1] for x in case.hidden[:call])
             heads = heads_of(case, got - want, share)
             where = f"{case.labels[call]}, sequence {row}, position {start + token}{heads}"
+        if np.any(~np.isfinite(got) & np.isfinite(want)):
+            where, relative = f"{where}: NaN or infinite", float("inf")
         return Departure(case.name, case.shows, worst, relative, where)
     return Departure(case.name, case.shows, worst, 0.0, "")
 

@@ -11,7 +11,7 @@ from ..faults import FAULTS, Fault
 from ..faults.rounded import BFLOAT16, FLOAT32, FLOAT64, TF32
 from ..recipe import RIGHT, Recipe
 from .cases import Case, DecodeCase
-from .distance import apart, noise, predicted, rms, score, shares
+from .distance import apart, like_rounding, noise, predicted, rms, score, shares
 from .predict import Outputs
 
 BITS = {"float64": (FLOAT64, FLOAT32, TF32, BFLOAT16), "float32": (FLOAT32, TF32, BFLOAT16), "bfloat16": (BFLOAT16,)}
@@ -24,7 +24,7 @@ IN_DECODE = {"scale", "split_kv_b", "terms", "lengths", "visible", "batch", "unu
              "probabilities", "total", "nothing", "latents", "heads", "edges", "lse", "merge"}
 BY_SIZE = ("tf32", "quarter_turns_on_rebuilt_keys")  # known by the size of the error; an exact model of another
 HEAVY = ("far", "even")  # cases with many tokens, computed only for what passes the others
-NEAREST, PAIRS = 8, 600
+NEAREST, PAIRS = 8, 400
 
 
 def matching(bits: int) -> float:
@@ -116,26 +116,36 @@ class Search:
 
         A pair is looked for before precisions that are coarser than float32, which small faults hide in.
         """
+        if not any(np.isfinite(x).any() for c in self.cases for x in self.seen[c.name]):
+            return None  # nothing but NaN tells nothing
         fine = [bits for bits in self.levels if bits >= FLOAT32] or self.levels
         return self.single(fine) or self.pair(fine[-1]) or self.single([b for b in self.levels if b not in fine])
 
     def single(self, levels: Sequence[int]) -> Found | None:
-        """The right conventions or one fault, at the first of these precisions at which anything fits."""
-        near = sorted(self.changed, key=lambda f: self.distance(f.recipe))[:NEAREST]
+        """The right conventions or one fault, at the first of these precisions at which anything fits.
+
+        A fault is named only where it explains the output clearly better than the right conventions do.
+        """
+        near = sorted(self.changed, key=lambda f: self.distance(f.recipe))[:NEAREST] if levels else []
         for bits in levels:
-            match = matching(bits)
+            floor = matching(bits) / MATCH
             good, of_right = self.inside(bits) <= 1, self.score_of_right(bits)
             scored = [(self.score(f.recipe, bits), f) for f in near]
             light = self.score(RIGHT, bits, self.light)
             if light <= LOOSE:  # faults that only the heavy cases can show
                 scored += [(max(light, self.score(f.recipe, bits, self.heavy, RIGHT)), f) for f in self.quiet]
             best = min((s for s, _ in scored), default=np.inf)
-            if good and not (best <= match and of_right > BETTER * max(best, match / MATCH)):
-                return Found(bits, of_right)
-            if best <= match:
-                fit = [f for s, f in sorted(scored, key=lambda x: x[0]) if s <= BETTER * max(best, match / MATCH)]
+            if best <= matching(bits) and of_right > BETTER * max(best, floor):
+                fit = [f for s, f in sorted(scored, key=lambda x: x[0]) if s <= BETTER * max(best, floor)]
                 return Found(bits, best, tuple(f for f in fit if self._alike(f, fit[0])))
+            if good and (bits == self.levels[0] or bits >= FLOAT32 or self.rounded(bits)):
+                return Found(bits, of_right)
         return None
+
+    def rounded(self, bits: int) -> bool:
+        """Whether what is wrong looks like rounding to ``bits``: in every case, everywhere, in no direction."""
+        looks = [like_rounding(self.seen[c.name], c, bits) for c in self.light if "empty" not in c.name]
+        return all(spread for spread, _ in looks) and float(np.median([along for _, along in looks])) < 0.7
 
     def _alike(self, a: Form, b: Form) -> bool:
         """Whether both predict the same, so that no output can tell them apart."""
@@ -159,9 +169,13 @@ class Search:
         best = None
         for _, i, j in sorted(candidates)[:PAIRS]:
             both = replace(every[i].recipe, **{k: getattr(every[j].recipe, k) for k in self._fields(every[j])})
+            if self.score(both, bits, self.light, RIGHT) > LOOSE:  # its own noise costs as much as its prediction
+                continue
             value = self.score(both, bits)
             if value <= matching(bits) and (best is None or value < best.score):
                 best = Found(bits, value, (Form(every[i].faults + every[j].faults, both),))
+        if best is not None and (exact := self.score(best.forms[0].recipe, self.levels[0])) <= matching(self.levels[0]):
+            return Found(self.levels[0], exact, best.forms)
         return best
 
     @staticmethod

@@ -86,10 +86,13 @@ def headline(d: Diagnosis) -> list[str]:
     elif d.verdict == "precision":
         lines = [f"IMPRECISE: the differences are what rounding to {d.precision} makes, although {d.dtype} came in."]
     elif d.verdict == "fault" and d.faults == ("tf32",):
-        lines = ["KNOWN FAULT, by the size of the error: products round their inputs to 10 bits, as TF32 does."]
+        lines = ["KNOWN FAULT, by the size and the spread of the error: products seem to round their inputs to 10",
+                 "bits, as TF32 does."]
     elif d.verdict in ("fault", "two faults"):
         count = "KNOWN FAULT: it reproduces" if d.verdict == "fault" else "TWO KNOWN FAULTS: together they reproduce"
-        lines = [f"{count} every output to {d.precision}."]
+        exact = d.precision in (d.dtype, "float32")
+        hedge = "" if exact else f" (not to {d.dtype}: something else of that size is off)"
+        lines = [f"{count} every output to {d.precision}{hedge}."]
     elif d.verdict == "nearest":
         lines = [f"UNKNOWN FAULT. Nearest known one, at a distance of {d.distance:.2g} (0: equal, 1: unrelated):"]
     else:
@@ -110,7 +113,7 @@ def grouped(d: Diagnosis) -> list[str]:
     for problem in d.problems:
         same.setdefault((problem.call, problem.what), []).append(problem)
     return [str(first) if len(group) == 1 else f"cases {', '.join(p.case for p in group)}: {first.call}: {first.what} "
-            f"(inputs of the first: {first.shapes})" for group in same.values() for first in group[:1]]
+            f"({first.shapes}, in the first)" for group in same.values() for first in group[:1]]
 
 
 def text(d: Diagnosis) -> str:
@@ -120,7 +123,8 @@ def text(d: Diagnosis) -> str:
         width = max(len(x.case) for x in d.departures)
         lines.append(f"{'case':<{width}}  {'error/bound':>11}  first departure")
         for x in d.departures:
-            where = "agrees" if not x.where else f"{x.where}: off by {x.relative:.2g} of the output's size"
+            off = f": off by {x.relative:.2g} of the output's size" if x.relative < float("inf") else ""
+            where = f"{x.where}{off}" if x.where else "agrees"
             lines.append(f"{x.case:<{width}}  {x.share:>11.2g}  {where}")
             if x.where:
                 lines.append(f"{'':<{width}}  {'':>11}  ({x.shows})")
