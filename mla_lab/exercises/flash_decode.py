@@ -22,7 +22,7 @@ def check_kept_by_a_split(answer):
 @exercise("09", "compute", close=2e-3, right=math.exp(-2.0), wrong={
     math.exp(2.0): "that is exp(new - old): what was summed is too large for the new maximum, so it must shrink",
     2.0: "the difference stands in an exponent",
-    -2.0: "the difference stands in an exponent",
+    -2.0: "old minus new is right; its exponential is the factor",
     1.0: "the maximum has grown, so earlier sums must change",
     math.exp(-5.0): "not the maximum alone: the distance from the old one to the new one",
 })

@@ -19,7 +19,6 @@ def check_nearer_limit(answer):
 @exercise("08", "compute", close=2e-3, right=2 * 16 * 1088 / 1152, wrong={
     2 * 128 * 1088 / 1152: "that is with all 128 heads; 16 are left on each of 8 GPUs",
     16 * 1088 / 1152: "a multiplication with its addition is two FLOPs",
-    2 * 16 * 1088 / (2 * 1088): "keys and values are the same bytes: a row is 576 values, not 1,088",
     2 * 16 * 1088 / 576: "bf16 takes 2 B a value",
     16.0: "keys and values are the same bytes: a row is 576 values, not 1,088",
 })
