@@ -62,10 +62,19 @@ def unchanged(rates: Rates) -> Rates:
     return rates
 
 
-@lru_cache(maxsize=8)
 def all_at_once(scenario: Scenario | None = None, change: Callable[[Rates], Rates] = unchanged) -> dict[str, float]:
     """Seconds until everything is done if all requests come at the same time, for every arrangement and split."""
-    s = scenario or Scenario()
+    return dict(_all_at_once(scenario or Scenario(), change))
+
+
+def sweeps(scenario: Scenario | None = None, change: Callable[[Rates], Rates] = unchanged) -> dict[str, Sweep]:
+    """Every arrangement at every rate, by name; ``change`` replaces rates of a node."""
+    return dict(_sweeps(scenario or Scenario(), change))
+
+
+# These take seconds, and a check and a figure ask for the same.
+@lru_cache(maxsize=8)
+def _all_at_once(s: Scenario, change: Callable[[Rates], Rates]) -> dict[str, float]:
     rates = change(s.node())
     every = [*ARRANGEMENTS[:2], *((f"{n} + {s.nodes - n} nodes apart", "apart", n) for n in range(1, s.nodes))]
     results = {name: simulate([replace(request, arrival=0.0) for request in s.draw(1.0)], rates, policy, s.nodes, split)
@@ -74,9 +83,7 @@ def all_at_once(scenario: Scenario | None = None, change: Callable[[Rates], Rate
 
 
 @lru_cache(maxsize=8)
-def sweeps(scenario: Scenario | None = None, change: Callable[[Rates], Rates] = unchanged) -> dict[str, Sweep]:
-    """Every arrangement at every rate, by name; ``change`` replaces rates of a node."""
-    s = scenario or Scenario()
+def _sweeps(s: Scenario, change: Callable[[Rates], Rates]) -> dict[str, Sweep]:
     rates = change(s.node())
     return {name: sweep(name, s.rates, s.draw, rates, policy, s.nodes, prefill_nodes)
             for name, policy, prefill_nodes in ARRANGEMENTS}
