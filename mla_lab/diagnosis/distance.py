@@ -87,13 +87,14 @@ def like_rounding(seen: Outputs, case: Case, bits: int) -> tuple[bool, float]:
     return bool(spread), abs(float(np.sum(off * want))) / (size * rms(want) * off.size)
 
 
-def score(seen: Outputs, case: Case, recipe: Recipe, bits: int, noise_of: Recipe | None = None) -> float:
+def score(seen: Outputs, case: Case, recipe: Recipe, bits: int, noise_of: Recipe | None = None,
+          with_lse: bool = True) -> float:
     """The largest distance of any output from the prediction of ``recipe``, in units of its noise."""
     worst = 0.0
     for i, (got, want, unit) in enumerate(
             zip(seen, predicted(case, recipe), noise(case, noise_of or recipe, bits), strict=False)):
-        if i and isinstance(case, DecodeCase) and moves(case, recipe, bits):
-            break  # what LSE comes with a wrong output is anybody's guess
+        if i and isinstance(case, DecodeCase) and not with_lse:
+            break
         if not same_kind(got, want):
             return np.inf
         with np.errstate(invalid="ignore"):

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ LIBRARIES = ("numpy", "torch")
 RESULT, PROBLEMS = "{}.npz", "problems.json"
 
 
-def battery(protocol: str, config: MLAConfig | None, fp8: bool) -> list[Case]:
-    """The cases of a protocol."""
-    return list(decode_cases(config) if protocol == "decode" else layer_cases(config, fp8))
+@lru_cache(maxsize=8)
+def battery(protocol: str, config: MLAConfig | None, fp8: bool) -> tuple[Case, ...]:
+    """The cases of a protocol: the same objects every time, for predictions are remembered by case."""
+    return tuple(decode_cases(config) if protocol == "decode" else layer_cases(config, fp8))
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -74,7 +75,7 @@ def takes_torch(implementation: Any, protocol: str) -> bool:
 
 
 def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: str, arrays: str | None, fp8: bool,
-                 seconds: float, cases: list[Case], meanwhile: Callable[[], Any]) -> tuple[Observed, str]:
+                 seconds: float, cases: Sequence[Case], meanwhile: Callable[[], Any]) -> tuple[Observed, str]:
     """What the function gave within ``seconds``, and the arrays it was given; ``meanwhile`` is done at its side."""
     path, function = split_target(target)
     with tempfile.TemporaryDirectory(prefix="mla_lab_") as folder:
@@ -104,7 +105,7 @@ def run_isolated(target: str, protocol: str, config: MLAConfig | None, dtype: st
         return collect(Path(folder), cases, ended, last, arrays)
 
 
-def collect(folder: Path, cases: list[Case], ended: str | None, last: list[str], arrays: str | None
+def collect(folder: Path, cases: Sequence[Case], ended: str | None, last: list[str], arrays: str | None
             ) -> tuple[Observed, str]:
     """What the child left behind."""
     seen, status = Observed({}, []), {}
@@ -146,8 +147,8 @@ def child() -> None:
     try:
         implementation = load_function(Path(task["path"]), task["function"])
     except BaseException as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        status(problems=[], cached=None, refused=f"{task['path']} cannot be loaded: {what}.")
+        what = printable(" ".join(f"{type(error).__name__}: {error}".split())[:400])
+        status(problems=[], cached=None, refused=f"{Path(task['path']).name} cannot be loaded: {what}.")
         return
     arrays = task["arrays"] or ("torch" if "torch" in sys.modules or protocol == "module" else "numpy")
     config = config_from(task["config"]) if task["config"] else None

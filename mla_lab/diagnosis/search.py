@@ -11,7 +11,7 @@ from ..faults import FAULTS, Fault
 from ..faults.rounded import BFLOAT16, FLOAT32, FLOAT64, TF32
 from ..recipe import RIGHT, Recipe
 from .cases import Case, DecodeCase
-from .distance import apart, like_rounding, noise, predicted, rms, score, shares
+from .distance import apart, like_rounding, moves, noise, predicted, rms, same_kind, score, shares
 from .predict import Outputs
 
 BITS = {"float64": (FLOAT64, FLOAT32, TF32, BFLOAT16), "float32": (FLOAT32, TF32, BFLOAT16), "bfloat16": (BFLOAT16,)}
@@ -85,18 +85,22 @@ class Search:
     def visible(self, form: Form, case: Case, bits: int = FLOAT64, times: float = MATCH) -> bool:
         """Whether the fault changes this case by more than ``times`` what rounding does."""
         with np.errstate(invalid="ignore"):
-            return any(not np.array_equal(np.isfinite(a), np.isfinite(b)) or rms(a - b) > times * n for a, b, n in zip(
+            return any(not same_kind(a, b) or rms(a - b) > times * n for a, b, n in zip(
                 predicted(case, form.recipe), predicted(case, RIGHT), noise(case, RIGHT, bits), strict=True))
 
     def score(self, recipe: Recipe, bits: int, cases: Sequence[Case] | None = None, noise_of: Recipe | None = None
               ) -> float:
         """The largest distance from what ``recipe`` predicts, in units of its noise; not followed beyond `LOOSE`."""
-        worst = 0.0
+        worst, lse = 0.0, self.holds_lse(recipe, bits)
         for case in self.cases if cases is None else cases:
-            worst = max(worst, score(self.seen[case.name], case, recipe, bits, noise_of))
+            worst = max(worst, score(self.seen[case.name], case, recipe, bits, noise_of, lse))
             if worst > LOOSE:
                 break
         return worst
+
+    def holds_lse(self, recipe: Recipe, bits: int) -> bool:
+        """Whether LSE is part of what ``recipe`` predicts: what comes as LSE with a wrong output is anybody's guess."""
+        return not any(moves(c, recipe, bits) for c in self.cases)
 
     def score_of_right(self, bits: int) -> float:
         """The largest distance from the right output, in units of its noise."""
@@ -135,7 +139,8 @@ class Search:
             if light <= LOOSE:  # faults that only the heavy cases can show
                 scored += [(max(light, self.score(f.recipe, bits, self.heavy, RIGHT)), f) for f in self.quiet]
             best = min((s for s, _ in scored), default=np.inf)
-            if best <= matching(bits) and of_right > BETTER * max(best, floor):
+            clearly = BETTER if good else BETTER / 2  # outside the radius the right conventions are out already
+            if best <= matching(bits) and of_right > clearly * max(best, floor):
                 fit = [f for s, f in sorted(scored, key=lambda x: x[0]) if s <= BETTER * max(best, floor)]
                 return Found(bits, best, tuple(f for f in fit if self._alike(f, fit[0])))
             if good and (bits == self.levels[0] or bits >= FLOAT32 or self.rounded(bits)):
@@ -154,8 +159,8 @@ class Search:
     def pair(self, bits: int) -> Found | None:
         """Two faults together. Where one of them cannot be seen, the other must explain the output alone."""
         every = self.forms
-        fits = np.array([[score(self.seen[c.name], c, f.recipe, bits, RIGHT) <= LOOSE for c in self.light]
-                         for f in every])
+        fits = np.array([[score(self.seen[c.name], c, f.recipe, bits, RIGHT, self.holds_lse(f.recipe, bits)) <= LOOSE
+                          for c in self.light] for f in every])
         right = np.array([score(self.seen[c.name], c, RIGHT, bits) <= LOOSE for c in self.light])
         shows = np.array([[self.visible(f, c, bits) for c in self.light] for f in every])
         candidates = []

@@ -117,24 +117,23 @@ def grouped(d: Diagnosis) -> list[str]:
 
 
 def text(d: Diagnosis) -> str:
-    """The whole report."""
-    lines = [f"{d.name}: protocol {d.protocol}, {d.arrays}, {d.dtype}", ""]
-    if d.departures:
-        width = max(len(x.case) for x in d.departures)
-        lines.append(f"{'case':<{width}}  {'error/bound':>11}  first departure")
-        for x in d.departures:
-            off = f": off by {x.relative:.2g} of the output's size" if x.relative < float("inf") else ""
-            where = f"{x.where}{off}" if x.where else "agrees"
-            lines.append(f"{x.case:<{width}}  {x.share:>11.2g}  {where}")
-            if x.where:
-                lines.append(f"{'':<{width}}  {'':>11}  ({x.shows})")
-        lines += ["", "error/bound: largest distance from the right output over what rounding is likely to explain", ""]
-    lines += headline(d)
+    """The whole report: the verdict, what to know besides, and the table of cases."""
+    lines = [f"{d.name}: protocol {d.protocol}, {d.arrays}, {d.dtype}", "", *headline(d)]
     lines += [line for sentence in grouped(d) for line in wrapped("  broken: ", sentence)]
     lines += [line for remark in d.remarks for line in wrapped("  note: ", remark)]
     if d.unseen:
-        lines += wrapped("  cannot show in this battery: ", ", ".join(d.unseen))
-    return "\n".join(lines)
+        lines += wrapped("  not tested, because these cases cannot show them: ", ", ".join(d.unseen))
+    if not d.departures:
+        return "\n".join(lines)
+    width = max(len(x.case) for x in d.departures)
+    lines += ["", f"{'case':<{width}}  {'error/bound':>11}  first departure"]
+    for x in d.departures:
+        off = f": off by {x.relative:.2g} of the output's size" if x.relative < float("inf") else ""
+        lines.append(f"{x.case:<{width}}  {x.share:>11.2g}  {x.where + off if x.where else 'agrees'}")
+        if x.where:
+            lines.append(f"{'':<{width}}  {'':>11}  ({x.shows})")
+    return "\n".join([*lines, "", "error/bound: largest distance from the right output over what rounding is likely to "
+                      f"explain in {d.precision or d.dtype}"])
 
 
 def as_json(d: Diagnosis) -> dict:
