@@ -89,7 +89,7 @@ def absorbed(q: Array, rows: Array, w_uk: Array, w_uv: Array) -> Array:
     return xp.reshape(scores @ rows[:, :r], (h, t, r)) @ w_uv
 
 
-def premultiplied(backend: Backend, config: MLAConfig, heads: int = 1) -> dict[str, tuple[float, float]]:
+def premultiplied(backend: Backend, config: MLAConfig, heads: int = 2) -> dict[str, tuple[float, float]]:
     """Seconds with two factors and with their product, for one token, by which pair of weights it is."""
     c = config_with(config, heads)
     d, q, n, r, v = c.hidden_size, c.q_lora_rank, c.qk_nope_head_dim, c.kv_lora_rank, c.v_head_dim
@@ -100,12 +100,12 @@ def premultiplied(backend: Backend, config: MLAConfig, heads: int = 1) -> dict[s
         found[name] = [Contender("factored", backend.name, lambda x=x, a=first, b=second: (x @ a) @ b, Work(1, 1)),
                        Contender("merged", backend.name, lambda x=x, w=both: x @ w, Work(1, 1))]
         contenders += found[name]
-    run(*contenders)
+    run(*contenders, rounds=2 * ROUNDS)
     return {name: (fastest(pair[0]), fastest(pair[1])) for name, pair in found.items()}
 
 
-def run(*contenders: Contender) -> None:
-    for _ in measure(contenders, ROUNDS):
+def run(*contenders: Contender, rounds: int = ROUNDS) -> None:
+    for _ in measure(contenders, rounds):
         pass
 
 
