@@ -147,7 +147,7 @@ def page_of(browser: Browser, url: str) -> Iterator[Page]:
     context.on("request", note)
     page = context.new_page()
     page.on("websocket", note)
-    page.set_default_timeout(60 * SECOND)
+    page.set_default_timeout(120 * SECOND)
     yield page
     context.close()
     assert not outside, f"requests to other hosts: {outside}"
