@@ -34,9 +34,9 @@ def cases(protocol: str) -> tuple[Case, ...]:
 
 def diagnosed(suspect: Callable, backend: Backend) -> Diagnosis:
     """`mla_lab.diagnose` in float64 for one of several: what one suspect made it predict is kept for the next."""
-    protocol, library = PROTOCOL[suspect], backend.name.split("-")[0]
-    seen = observe(suspect, cases(protocol), "float64", library)
-    return conclude(suspect.__name__, protocol, "float64", library, cases(protocol), seen)
+    protocol, package = PROTOCOL[suspect], backend.name.split("-")[0]
+    seen = observe(suspect, cases(protocol), "float64", package)
+    return conclude(suspect.__name__, protocol, "float64", package, cases(protocol), seen)
 
 
 def same(got: Array, want: np.ndarray) -> bool:

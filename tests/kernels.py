@@ -1,4 +1,4 @@
-"""Where kernels run in the tests: a library, a device and a dtype, and how Triton is made to run without a GPU."""
+"""Where kernels run in the tests: a package, a device and a dtype, and how Triton is made to run without a GPU."""
 import importlib.util
 import os
 import warnings
@@ -23,18 +23,18 @@ class Place:
     """A kernel with its options, and what its arrays are."""
 
     kernel: str
-    library: str
+    package: str
     dtype: str
     device: str = "cpu"
     options: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
-        return "-".join([self.kernel, self.library, self.dtype, self.device, *(f"{k}={v}" for k, v in self.options)])
+        return "-".join([self.kernel, self.package, self.dtype, self.device, *(f"{k}={v}" for k, v in self.options)])
 
     @property
     def convert(self) -> Callable[[np.ndarray], object]:
-        """A float64 array in this library, dtype and device; skips the test where they are missing."""
-        if self.library == "numpy":
+        """A float64 array in this package, dtype and device; skips the test where they are missing."""
+        if self.package == "numpy":
             return lambda x: x.astype(self.dtype)
         if not HAS_TORCH or (self.kernel == "triton" and not HAS_TRITON):
             pytest.skip(f"{self.kernel} needs {'triton' if HAS_TORCH else 'torch'}")

@@ -60,7 +60,7 @@ def test_the_products_are_both_done(group):
 
 def test_the_step_with_weights_is_the_layers_own(group):
     from mla_lab.attention import Projected, attend
-    step = next(c for c in group.contenders if c.name.startswith("step") and c.library == "numpy")
+    step = next(c for c in group.contenders if c.name.startswith("step") and c.package == "numpy")
     draw = bench.fresh()
     q, rows = draw(1, 1, 3, 576), draw(1, 17, 576)
     nope, rope = (x.transpose(0, 2, 1, 3) for x in (q[..., :128], q[..., 512:]))
@@ -77,7 +77,7 @@ def test_torch_contenders_do_the_work_they_are_measured_by(group):
     from torch.utils.flop_counter import FlopCounterMode
     seen = set()
     for c in group.contenders:
-        if c.library != "torch" or c.name in ("copy", "sdpa", "SDPA, heads folded, value = padded row"):
+        if c.package != "torch" or c.name in ("copy", "sdpa", "SDPA, heads folded, value = padded row"):
             continue
         with FlopCounterMode(display=False) as counter:
             c.run()
@@ -113,7 +113,7 @@ def test_a_missing_library_is_left_out_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert bench.libraries("cpu")[0] == ["numpy"]
     alone = bench.group(V3, SIZE, "cpu")
-    assert {c.library for c in alone.contenders} == {"numpy"} and "PyTorch" in alone.left_out[0]
+    assert {c.package for c in alone.contenders} == {"numpy"} and "PyTorch" in alone.left_out[0]
 
 
 # --- targets --------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_a_missing_library_is_left_out_in_one_line(monkeypatch):
 
 def made_up(group, **times):
     """The group with times by name instead of measured ones."""
-    named = tuple(replace(c, seconds=[times.get(f"{c.name} {c.library}", times.get(c.name, 1.0))])
+    named = tuple(replace(c, seconds=[times.get(f"{c.name} {c.package}", times.get(c.name, 1.0))])
                   for c in group.contenders)
     return replace(group, size=bench.SIZES["cpu"][0], contenders=named)
 
@@ -156,7 +156,7 @@ def test_targets_are_for_the_sizes_of_the_suite(group):
 
 def test_the_roof_is_the_better_of_what_the_libraries_reach(group):
     times = {"copy numpy": 4.0, "copy": 2.0, "square product numpy": 4.0, "square product": 8.0}
-    roof, torch = made_up(group, **times).roof, any(c.library == "torch" for c in group.contenders)
+    roof, torch = made_up(group, **times).roof, any(c.package == "torch" for c in group.contenders)
     assert roof.bandwidth == 2 * 4 * 4 / (2.0 if torch else 4.0) and roof.flops == 2 * 2**3 / 4.0
 
 
@@ -193,7 +193,7 @@ def test_the_command_writes_a_table_and_json(tmp_path, capsys, monkeypatch):
     assert "2 heads, 9 tokens" in text and "rows (numpy)" in text
     (size,) = record["sizes"]
     assert (size["heads"], size["tokens"], size["batch"]) == (2, 9, 1) and record["machine"]["cores"]
-    rows = {(row["name"], row["library"]): row for row in size["rows"]}
+    rows = {(row["name"], row["package"]): row for row in size["rows"]}
     one = rows["rows", "numpy"]
     assert one["flops"] == 2 * 2 * 1088 * 9 and one["bytes"] == 4 * (9 * 576 + 2 * 576 + 2 * 512)
     assert one["flops_per_second"] == pytest.approx(one["flops"] / one["seconds"])

@@ -64,7 +64,7 @@ def test_memory_grows_with_tokens_only_where_it_is_said(place):
         problem = build(Case("long", 4, (tokens,), latent=32, rope=8), place.convert)
         work = lambda: place.run(problem)
         work()
-        return peak_bytes(get_backend(place.library), work)
+        return peak_bytes(get_backend(place.package), work)
 
     short, long = peak(2048), peak(8192)
     scores = 4 * 8192 * (8 if place.dtype == "float64" else 4)
@@ -74,12 +74,12 @@ def test_memory_grows_with_tokens_only_where_it_is_said(place):
         assert long < min(short * 1.02 + 4096, scores), (short, long)
 
 
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_tiled_stays_below_16_mib_at_the_size_of_deepseek_v3(library):
-    place = Place("tiled", library, "float32")
+@pytest.mark.parametrize("package", ["numpy", "torch"])
+def test_tiled_stays_below_16_mib_at_the_size_of_deepseek_v3(package):
+    place = Place("tiled", package, "float32")
     rows = np.ones((1, 16384, 576))
     q, cache = place.convert(rows[:, :1, None, :].repeat(128, axis=2)), place.convert(rows)
-    peak = peak_bytes(get_backend(library), lambda: decode(q, cache, [16384], 0.1, 512, kernel="tiled"))
+    peak = peak_bytes(get_backend(package), lambda: decode(q, cache, [16384], 0.1, 512, kernel="tiled"))
     assert 2**20 < peak < 2**24
 
 

@@ -11,19 +11,19 @@ from mla_lab.suspects import PROTOCOL, SUSPECTS, decode, layer
 RUNS = [("numpy", "float64"), ("torch", "float64"), ("torch", "bfloat16")]
 
 
-def named(implementation, protocol, library="numpy", dtype="float64"):
-    if library == "torch":
+def named(implementation, protocol, package="numpy", dtype="float64"):
+    if package == "torch":
         pytest.importorskip("torch")
     cases = lineup.cases(protocol)
-    found = conclude("?", protocol, dtype, library, cases, observe(implementation, cases, dtype, library))
+    found = conclude("?", protocol, dtype, package, cases, observe(implementation, cases, dtype, package))
     assert not found.problems and not found.alike, str(found)
     return found.faults
 
 
-@pytest.mark.parametrize("library, dtype", RUNS)
+@pytest.mark.parametrize("package, dtype", RUNS)
 @pytest.mark.parametrize("name", SUSPECTS)
-def test_diagnose_names_it(name, library, dtype):
-    assert set(named(SUSPECTS[name], PROTOCOL[SUSPECTS[name]], library, dtype)) == set(ANSWERS[name])
+def test_diagnose_names_it(name, package, dtype):
+    assert set(named(SUSPECTS[name], PROTOCOL[SUSPECTS[name]], package, dtype)) == set(ANSWERS[name])
 
 
 @pytest.mark.parametrize("body, protocol", [(layer, "layer"), (decode, "decode")])

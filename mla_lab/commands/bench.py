@@ -74,7 +74,7 @@ def show(group, device: str) -> dict:
         flops, speed, share = c.work.flops / c.median, c.work.bytes / c.median, roof.seconds(c.work) / c.median
         side = roof.bound(c.work.intensity)
         rows.append({
-            "name": c.name, "library": c.library, "kind": c.kind, "seconds": c.median, "quartiles": [low, high],
+            "name": c.name, "package": c.package, "kind": c.kind, "seconds": c.median, "quartiles": [low, high],
             "measurements": len(c.measured), "flops": c.work.flops, "bytes": c.work.bytes, "flops_per_second": flops,
             "bytes_per_second": speed, "nearer_limit": side, "fraction_of_limit": share, "error": error,
             "same_inputs": c.same_inputs})

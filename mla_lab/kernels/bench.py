@@ -59,12 +59,12 @@ class Group:
     contenders: tuple[Contender, ...]
     left_out: tuple[str, ...]
     exact: np.ndarray  # [h, r]  output of the first request in float64
-    peak: dict[str, int]  # bytes that 'tiled' allocates, by library
+    peak: dict[str, int]  # bytes that 'tiled' allocates, by package
 
-    def best(self, kind: str, start: str = "", library: str | None = None) -> Contender | None:
+    def best(self, kind: str, start: str = "", package: str | None = None) -> Contender | None:
         """The fastest of a kind, of those whose name begins so; None where all were left out."""
         found = [c for c in self.contenders
-                 if c.kind == kind and library in (None, c.library) and c.name.startswith(start)]
+                 if c.kind == kind and package in (None, c.package) and c.name.startswith(start)]
         return min(found, key=lambda c: c.median, default=None)
 
     @property
@@ -94,23 +94,23 @@ def libraries(device: str) -> tuple[list[str], list[str]]:
     return (["torch"] if device == "cuda" else ["numpy", "torch"]), []
 
 
-def convert(x: np.ndarray, library: str, device: str) -> Any:
+def convert(x: np.ndarray, package: str, device: str) -> Any:
     """float32 on a CPU, bfloat16 on a GPU."""
-    if library == "numpy":
+    if package == "numpy":
         return x.astype(np.float32)
     import torch
     return torch.tensor(x, dtype=torch.bfloat16 if device == "cuda" else torch.float32, device=device)
 
 
-def limits(device: str, library: str) -> list[Contender]:
+def limits(device: str, package: str) -> list[Contender]:
     """Copy bandwidth (bytes read and bytes written) and the rate of a square matrix product."""
     copied, side = LIMITS[device]
-    source = convert(np.ones(copied, dtype=np.float32), library, device)
-    matrix = convert(fresh()(side, side), library, device)
+    source = convert(np.ones(copied, dtype=np.float32), package, device)
+    matrix = convert(fresh()(side, side), package, device)
     xp, target, product = array_namespace(source), source * 0, matrix * 0
-    copy = partial(np.copyto, target, source) if library == "numpy" else partial(target.copy_, source)
-    return [Contender("copy", library, copy, Work(0, 2 * copied * source.itemsize), "limit"),
-            Contender("square product", library, partial(xp.matmul, matrix, matrix, out=product),
+    copy = partial(np.copyto, target, source) if package == "numpy" else partial(target.copy_, source)
+    return [Contender("copy", package, copy, Work(0, 2 * copied * source.itemsize), "limit"),
+            Contender("square product", package, partial(xp.matmul, matrix, matrix, out=product),
                       Work(2 * side**3, 3 * side**2 * matrix.itemsize), "limit")]
 
 
@@ -121,18 +121,18 @@ def group(config: MLAConfig, size: Size, device: str) -> Group:
     used, left_out = libraries(device)
     q = draw(size.batch, 1, size.heads, config.cached_width)
     rows = draw(size.batch, size.tokens, config.cached_width)
-    for library in used:
-        mine, cache = (convert(x, library, device) for x in (q, rows))
+    for package in used:
+        mine, cache = (convert(x, package, device) for x in (q, rows))
         work = size.batch * absorbed_kernel(config, 1, size.tokens - 1, cache.itemsize)
-        step = Step(config, mine, cache, work, device, library)
-        found += [*limits(device, library), step.products()]
-        builders = [partial(step.kernel, name) for name in KERNELS[library, device]]
+        step = Step(config, mine, cache, work, device, package)
+        found += [*limits(device, package), step.products()]
+        builders = [partial(step.kernel, name) for name in KERNELS[package, device]]
         if device == "cuda":
             builders.append(step.graph)
         else:
             builders.append(step.whole)
-            peak[library] = step.peak()
-        if library == "torch":
+            peak[package] = step.peak()
+        if package == "torch":
             chosen = peers.FOLDED + peers.EXPANDING * (size.batch == 1) + (peers.flash_mla,) * (device == "cuda")
             builders += [partial(build, step) for build in chosen]
         for build in builders:
@@ -145,14 +145,14 @@ def group(config: MLAConfig, size: Size, device: str) -> Group:
 
 @dataclass(frozen=True)
 class Step:
-    """One decode step in one library: its arrays, and the contenders made of them."""
+    """One decode step in one package: its arrays, and the contenders made of them."""
 
     config: MLAConfig
     q: Any  # [b, 1, h, r+p]
     cache: Any  # [b, s, r+p]
     work: Work  # FLOPs and bytes of absorbed attention
     device: str
-    library: str
+    package: str
 
     @property
     def scale(self) -> float:
@@ -175,13 +175,13 @@ class Step:
     def kernel(self, name: str) -> Contender:
         run = self.call(name)
         run()  # says now what it needs and does not have
-        return Contender(name, self.library, run, self.work)
+        return Contender(name, self.package, run, self.work)
 
     def graph(self) -> Contender:
         """The Triton kernels, launched as one CUDA graph."""
         from .graph import captured
         replay, results = captured(self.call("triton"))
-        return Contender("triton, CUDA graph", self.library, lambda: (replay(), results)[1], self.work)
+        return Contender("triton, CUDA graph", self.package, lambda: (replay(), results)[1], self.work)
 
     def products(self) -> Contender:
         """The two matrix products of the kernels on the same shapes, without the softmax."""
@@ -190,11 +190,11 @@ class Step:
         rows, keys = (self.q[0, 0], self.cache[0]) if one else (self.q[:, 0], self.cache)  # [.., h, r+p], [.., s, r+p]
         values, scores = keys[..., :r], rows @ keys.mT
         out, tall = scores @ values, keys @ rows.mT
-        if self.library == "torch":  # the order in which it is faster here, as in `mla_lab.kernels.rows.score`
+        if self.package == "torch":  # the order in which it is faster here, as in `mla_lab.kernels.rows.score`
             run = lambda: (xp.matmul(keys, rows.mT, out=tall), xp.matmul(tall.mT, values, out=out))
         else:
             run = lambda: (xp.matmul(rows, keys.mT, out=scores), xp.matmul(scores, values, out=out))
-        return Contender("products alone, same shapes", self.library, run, self.work, "limit")
+        return Contender("products alone, same shapes", self.package, run, self.work, "limit")
 
     def whole(self) -> Contender:
         """W_UK on the query, the kernel, W_UV on its output: what transformers' step does as well."""
@@ -209,12 +209,12 @@ class Step:
             out, _ = decode(absorbed, self.cache, lengths, self.scale, r, scratch=scratch)
             return xp.permute_dims(out, (0, 2, 1, 3)) @ w_uv  # [b, h, 1, v]
 
-        return Contender("step with W_UK and W_UV", self.library, run,
+        return Contender("step with W_UK and W_UV", self.package, run,
                          b * attention(c, 1, self.cache.shape[1] - 1, "absorbed", q.itemsize), "step")
 
     def peak(self) -> int:
         """Bytes that 'tiled' allocates when it has no buffers yet."""
-        return peak_bytes(get_backend(self.library), lambda: decode(
+        return peak_bytes(get_backend(self.package), lambda: decode(
             self.q, self.cache, self.lengths, self.scale, self.config.kv_lora_rank, kernel="tiled"))
 
     def exact(self) -> np.ndarray:

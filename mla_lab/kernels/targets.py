@@ -49,12 +49,12 @@ def on_cpu(group: Group) -> Iterator[Target]:
     theirs = group.best("stock", "transformers")
     yield from compared("kernel against transformers' step", theirs, best, 60)
     yield from compared("step with W_UK and W_UV against transformers' step", theirs, step, 60)
-    numpy, torch = (group.best("kernel", library=name) for name in ("numpy", "torch"))
+    numpy, torch = (group.best("kernel", package=name) for name in ("numpy", "torch"))
     yield from compared("NumPy's best against torch's best", torch, numpy, 0.8)
-    for library, peak in (group.peak or {}).items():
-        tiled, rows = (group.best("kernel", name, library) for name in ("tiled", "rows"))
-        yield from compared(f"time of tiled over rows ({library})", tiled, rows, 1.25, at_most=True)
-        yield Target(f"memory that tiled allocates ({library})", peak / 2**20, (0, 0), EXTRA / 2**20, True, " MiB")
+    for package, peak in (group.peak or {}).items():
+        tiled, rows = (group.best("kernel", name, package) for name in ("tiled", "rows"))
+        yield from compared(f"time of tiled over rows ({package})", tiled, rows, 1.25, at_most=True)
+        yield Target(f"memory that tiled allocates ({package})", peak / 2**20, (0, 0), EXTRA / 2**20, True, " MiB")
 
 
 def on_cuda(group: Group) -> Iterator[Target]:

@@ -20,11 +20,11 @@ BUDGET = 6.0  # s that one contender may take in all rounds; it runs at least on
 class Contender:
     """Something to time, and what it has to do at least.
 
-    ``library`` is whose threads it uses; contenders of one library run without a pause between them.
+    ``package`` is whose threads it uses; contenders of one library run without a pause between them.
     """
 
     name: str
-    library: str
+    package: str
     run: Callable[[], Any] = field(repr=False)
     work: Work
     kind: str = "kernel"  # or 'stock' (what a user would call today), 'step', 'limit' (what the machine can do)
@@ -35,7 +35,7 @@ class Contender:
 
     @property
     def label(self) -> str:
-        return f"{self.name} ({self.library})"
+        return f"{self.name} ({self.package})"
 
     @property
     def measured(self) -> list[float]:
@@ -103,9 +103,9 @@ def measure(contenders: Iterable[Contender], rounds: int, clock: Callable | None
                 c.seconds.append(None)
                 yield c
                 continue
-            if c.library != last:
+            if c.package != last:
                 clock.settle()
-            last = c.library
+            last = c.package
             if c.calls == 0:
                 first, c.result = clock(c.run, 1)  # allocates and compiles as well; counted only where it is long
                 if first > SLOW:
