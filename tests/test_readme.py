@@ -57,11 +57,25 @@ def test_its_python_runs():
 
 
 def test_its_command_lines_are_ones_that_exist(tmp_path, monkeypatch):
-    from mla_lab.__main__ import main
+    from mla_lab.__main__ import main, parser
     monkeypatch.chdir(tmp_path)
     v3 = get_model("DeepSeek-V3").mla
     dims = {f: getattr(v3, f) for f in ("hidden_size", "num_attention_heads", "kv_lora_rank", "q_lora_rank",
                                         "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
     Path("config.json").write_text(json.dumps(dims | {"num_hidden_layers": 61, "model_type": "deepseek_v3"}))
-    commands = re.findall(r"python -m mla_lab (footprint [^#\n]*|models)", TEXT)
-    assert len(commands) == 4 and all(main(c.split()) == 0 for c in commands)
+    commands = [c.strip() for c in re.findall(r"python -m mla_lab ([^#\n`]*)", TEXT)]
+    assert len(commands) >= 10
+    for command in commands:
+        parser().parse_args(command.split())  # raises on an option that is not there
+        if command.split()[0] in ("footprint", "models", "capacity"):
+            assert main(command.split()) == 0, command
+    targets = set(re.findall(r"^([a-z-]+):.*##", (Path(__file__).parent.parent / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)`", TEXT)) <= targets
+
+
+def test_its_files_and_headings_exist():
+    root = Path(__file__).parent.parent
+    for page in [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#\s]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in link:
+                assert (page.parent / link).exists(), (page.name, link)

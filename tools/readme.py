@@ -24,13 +24,13 @@ from mla_lab.models import models  # noqa: E402
 FILES = ("README.md", "docs/checks.md")
 # Where the checks of the later notebooks stand, and the faults that turn them red.
 BEYOND = {
-    8: ("mla_lab.kernels.checks08_roofline", "mla_lab.kernels.checks08_roofline:FAULTS"),
-    9: ("mla_lab.kernels.checks09_flash_decode", "mla_lab.kernels.checks09_flash_decode:FAULTS"),
+    8: ("mla_lab.kernels.checks08_roofline", "mla_lab.kernels.checks08_roofline:PLANTED"),
+    9: ("mla_lab.kernels.checks09_flash_decode", "mla_lab.kernels.faults09:PLANTED"),
     10: ("mla_lab.serving.checks10_paging", "mla_lab.serving.checks10_paging:FAULTS"),
     11: ("mla_lab.serving.checks11_fp8", "mla_lab.serving.faults11:FAULTS"),
     12: ("mla_lab.serving.checks12_parallel", "mla_lab.serving.planted:PLANTED"),
     13: ("mla_lab.serving.checks13_serving", "mla_lab.serving.planted13:PLANTED"),
-    15: ("mla_lab.after.checks15_after", "mla_lab.after.checks15_after:FAULTS"),
+    15: ("mla_lab.after.checks15_after", "mla_lab.after.faults15:FAULTS"),
 }
 
 
