@@ -41,7 +41,8 @@ class Section:
         table = ""
         if self.heading:
             head, body = self._tr(self.heading), "".join(map(self._tr, self.rows))
-            table = f'<table style="color:inherit;font-size:12px"><thead>{head}</thead><tbody>{body}</tbody></table>'
+            table = (f'<div style="overflow-x:auto"><table style="color:inherit;font-size:12px"><thead>{head}</thead>'
+                     f"<tbody>{body}</tbody></table></div>")
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.says)
         return f"<section style='line-height:1.45'><h3>{escape(self.title)}</h3>{self.picture}{table}{said}</section>"
 
@@ -53,7 +54,7 @@ class Section:
             how = f' scope="{"col" if top else "row"}"' if tag == "th" else ""
             if i == len(row) - 1 and len(row) < len(self.heading):
                 how += f' colspan="{len(self.heading) - i}"'
-            align, space = "left" if i < 2 else "right", "normal" if "colspan" in how else "nowrap"
+            align, space = "left" if i < 2 else "right", "normal" if len(cell) > 16 else "nowrap"
             style = f"text-align:{align};white-space:{space};padding:2px 6px"
             made.append(f'<{tag}{how} style="{style}">{escape(cell)}</{tag}>')
         return f"<tr>{''.join(made)}</tr>"

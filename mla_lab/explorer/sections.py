@@ -33,7 +33,7 @@ def cache(setup: Setup) -> Section:
             continue
         a, layer, token, total = found
         share = fp.percent(total / mha[3]) if mha else "no MHA"
-        rows.append((name, a.formula, number(layer), number(token), fp.gb(total, 2), fp.gib(total, 2), share))
+        rows.append((name, a.formula, number(layer), share, number(token), fp.gb(total, 2), fp.gib(total, 2)))
         bars.append((kind, name, float(total), fp.gb(total, 2)))
     says = [f"Bytes in {setup.dtype} ({fp.CACHE_DTYPES[setup.dtype].layout}); {setup.layers} layers; "
             f"{setup.batch:,} requests of {setup.context:,} tokens. GB is 10^9 B, GiB is 2^30 B. Share: of MHA."]
@@ -45,7 +45,7 @@ def cache(setup: Setup) -> Section:
         says.append("No rope key: no position reaches this attention unless something else brings it.")
     title = "Cache"
     drawn = svg.bars(title, "; ".join(f"{name}: {words}" for _, name, _, words in bars), bars)
-    return Section(title, ("", "values", "B/token/layer", "B/token", "cache", "cache", "share"), tuple(rows),
+    return Section(title, ("", "values", "B/token/layer", "share", "B/token", "cache", "cache"), tuple(rows),
                    tuple(says), drawn)
 
 

@@ -105,14 +105,15 @@ class Explorer(w.VBox):
         self.pasted = w.Textarea(description="config.json", placeholder="paste a config.json here", rows=4, **wide)
         self.use = w.Button(description="Use this config.json", layout={"width": WIDE})
         self.use.on_click(self._paste)
-        self.problem, self.shown = w.HTML(trouble and _alert(trouble)), w.HTML()
+        self.problem, self.shown = w.HTML(trouble and _alert(trouble)), w.HTML(layout={"width": "98%"})
         self.link, self.cell = w.HTML(), w.Text(description="cell to copy", **wide)
         left = [self.others["model"], *(number.box for number in self.numbers.values()),
                 *list(self.others.values())[1:], self.cell, self.link, self.pasted, self.use, self.problem]
         self.update()
         super().__init__([w.HBox([
             w.VBox(left, layout={"flex": "0 0 375px", "max_height": "900px", "overflow": "auto"}),
-            w.VBox([self.shown], layout={"flex": "1 1 400px", "max_height": "900px", "overflow": "auto"}),
+            w.VBox([self.shown], layout={"flex": "1 1 400px", "min_width": "0", "max_height": "900px",
+                                         "overflow": "auto"}),
         ], layout={"flex_flow": "row wrap"})])
 
     def __getitem__(self, name: str) -> Any:
@@ -150,7 +151,8 @@ class Explorer(w.VBox):
         if self.holding:
             return
         self.sections, query = sections(self.setup), to_query(self.setup)
-        self.shown.value = "".join(section.html for section in self.sections.values())
+        page = "".join(section.html for section in self.sections.values())
+        self.shown.value = f'<div style="contain:inline-size">{page}</div>'  # as wide as its column, not as its tables
         self.cell.value = f'explore("{query}")'
         if in_voila():
             self.link.value = f'<p style="margin-left:128px"><a href="?{escape(query)}">link to these values</a></p>'
