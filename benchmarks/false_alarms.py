@@ -40,7 +40,9 @@ def alarmed(config: MLAConfig, dtype: str, mode: str) -> str:
         return str(seen.problems[0])
     search, bits = Search(cases, seen.outputs, dtype, known=()), BITS[dtype][0]
     inside, score = search.inside(bits), search.score_of_right(bits)
-    return "" if inside <= 1 and score <= BETTER * matching(bits) / MATCH else f"{inside:.2g} of the radius, {score:.2g} times the noise"
+    if inside <= 1 and score <= BETTER * matching(bits) / MATCH:
+        return ""
+    return f"{inside:.2g} of the radius, {score:.2g} times the noise"
 
 
 def main(count: int, dtype: str) -> int:
