@@ -27,7 +27,7 @@ DIMENSIONS = {"hidden_size": 152, "num_attention_heads": 4, "q_lora_rank": 90, "
               "qk_nope_head_dim": 50, "qk_rope_head_dim": 20, "v_head_dim": 44}
 CONFIG = MLAConfig(**DIMENSIONS)
 READERS = [c for c in CHECKS if c.id in ("2.model", "5.model_layer") or (c.case == 4 and c.id not in (
-    "4.to_the_bit", "4.premultiplied"))]
+    "4.to_the_bit", "4.premultiplied", "4.square", "4.all_bits"))]
 
 
 def drawn(size, norm=1.0, dtype=np.float32):

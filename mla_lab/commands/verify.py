@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         state = read_layer(args.checkpoint, args.layer, model.mla, model.weight_block_size)
         setting = replace(setting, state=Given(state, f"layer {args.layer} of {args.checkpoint}"))
         remarks += [f"The weights of {setting.state.where} are those of 2.model, 5.model_layer and all of case 4 that "
-                    "is not exact.", *report(args.checkpoint)]
+                    "is neither exact nor about special sizes or bits.", *report(args.checkpoint)]
     with json_target(args.json) as target:
         out = sys.stderr if target is sys.stdout else sys.stdout
         for remark in remarks:

@@ -64,7 +64,7 @@ def shares(seen: Outputs, case: Case, bits: int) -> list[np.ndarray]:
 
 
 @lru_cache(maxsize=4096)
-def moves(case: Case, recipe: Recipe, bits: int, times: float = 8.0) -> bool:
+def moves(case: Case, recipe: Recipe, bits: int, times: float) -> bool:
     """Whether ``recipe`` moves the first output away from the right one by more than ``times`` its rounding."""
     a, b = predicted(case, recipe)[0], predicted(case, RIGHT)[0]
     with np.errstate(invalid="ignore"):

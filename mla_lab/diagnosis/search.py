@@ -100,7 +100,8 @@ class Search:
 
     def holds_lse(self, recipe: Recipe, bits: int) -> bool:
         """Whether LSE is part of what ``recipe`` predicts: what comes as LSE with a wrong output is anybody's guess."""
-        return not any(moves(c, recipe, bits) for c in self.cases)
+        # By so much that a right output could not be taken for a match.
+        return not any(moves(c, recipe, bits, 2 * matching(bits)) for c in self.cases)
 
     def score_of_right(self, bits: int) -> float:
         """The largest distance from the right output, in units of its noise."""
@@ -150,7 +151,8 @@ class Search:
     def rounded(self, bits: int) -> bool:
         """Whether what is wrong looks like rounding to ``bits``: in every case, everywhere, in no direction."""
         looks = [like_rounding(self.seen[c.name], c, bits) for c in self.light if "empty" not in c.name]
-        return all(spread for spread, _ in looks) and float(np.median([along for _, along in looks])) < 0.7
+        small = self.score_of_right(bits) <= (MATCH / 4 if bits == TF32 else MATCH)  # beyond, coarser rounding fits
+        return small and all(spread for spread, _ in looks) and float(np.median([along for _, along in looks])) < 0.7
 
     def _alike(self, a: Form, b: Form) -> bool:
         """Whether both predict the same, so that no output can tell them apart."""

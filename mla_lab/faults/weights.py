@@ -119,7 +119,7 @@ FAULTS = (
           "with inputs of size 1 the epsilon is below every tolerance",
           (with_eps(1e-6), with_eps(1e-12), with_eps(0.0))),
     Fault("norm_gain_wrong", "the norms' weights are left out, or 1 is added to them", "Blaizzy/mlx-vlm#2041",
-          with_gain(lambda w: 0 * w + 1), (*DECODE, "5.model_layer"), "freshly made norm weights are all 1",
+          with_gain(lambda w: 0 * w + 1), DECODE, "freshly made norm weights are all 1",
           (with_gain(lambda w: w + 1),)),
     Fault("fp8_scales_ignored", "FP8 weights used without their block scales", "wuwangzhang1216/abliterix#93",
           {"dequantize": codes_alone}, ("5.fp8_weights",), "the weights load and every number is finite"),
