@@ -88,10 +88,10 @@ class Search:
             return any(not same_kind(a, b) or rms(a - b) > times * n for a, b, n in zip(
                 predicted(case, form.recipe), predicted(case, RIGHT), noise(case, RIGHT, bits), strict=True))
 
-    def score(self, recipe: Recipe, bits: int, cases: Sequence[Case] | None = None, noise_of: Recipe | None = None
-              ) -> float:
+    def score(self, recipe: Recipe, bits: int, cases: Sequence[Case] | None = None, noise_of: Recipe | None = None,
+              lse: bool | None = None) -> float:
         """The largest distance from what ``recipe`` predicts, in units of its noise; not followed beyond `LOOSE`."""
-        worst, lse = 0.0, self.holds_lse(recipe, bits)
+        worst, lse = 0.0, self.holds_lse(recipe, bits) if lse is None else lse
         for case in self.cases if cases is None else cases:
             worst = max(worst, score(self.seen[case.name], case, recipe, bits, noise_of, lse))
             if worst > LOOSE:
@@ -124,7 +124,24 @@ class Search:
         if not any(np.isfinite(x).any() for c in self.cases for x in self.seen[c.name]):
             return None  # nothing but NaN tells nothing
         fine = [bits for bits in self.levels if bits >= FLOAT32] or self.levels
-        return self.single(fine) or self.pair(fine[-1]) or self.single([b for b in self.levels if b not in fine])
+        found = self.single(fine) or self.pair(fine[-1]) or self.single([b for b in self.levels if b not in fine])
+        return found and self.with_its_lse(found)
+
+    def with_its_lse(self, found: Found) -> Found:
+        """A fault of the output, and a second one of LSE alone where that explains the LSE that came with it."""
+        first = found.forms[0] if len(found.forms) == 1 else None
+        if first is None or len(first.faults) > 1 or self.holds_lse(first.recipe, found.bits):
+            return found
+        if self.score(first.recipe, found.bits, lse=True) <= matching(found.bits):
+            return found
+        for other in self.forms:
+            fields = self._fields(other)
+            if fields <= {"lse", "nothing"} and not fields & self._fields(first):
+                both = replace(first.recipe, **{k: getattr(other.recipe, k) for k in fields})
+                value = self.score(both, found.bits, lse=True)
+                if value <= matching(found.bits):
+                    return Found(found.bits, value, (Form(first.faults + other.faults, both),))
+        return found
 
     def single(self, levels: Sequence[int]) -> Found | None:
         """The right conventions or one fault, at the first of these precisions at which anything fits.
