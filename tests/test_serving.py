@@ -267,3 +267,13 @@ def test_a_mixed_step_by_hand():
     read = decode_step(d, 64 + 2048).weights
     assert node_rates(d).mixed(64, 2048) == pytest.approx(
         max(read, products) + max(s.cache, s.attention) + s.communication + linear[1] / (8 * 989e12))
+
+
+def test_without_simpy_it_says_what_to_install(monkeypatch, capsys):
+    import sys
+
+    from mla_lab import __main__ as cli
+    monkeypatch.setitem(sys.modules, "simpy", None)
+    assert cli.main(["claims", "--id", "A28"]) == 2
+    said = capsys.readouterr()
+    assert "needs simpy, which is not installed" in said.err and "Traceback" not in said.err

@@ -133,7 +133,11 @@ def simulate(requests: Sequence[Request], rates: Rates, policy: str, nodes: int,
     Prompts wait in one queue for all prefill nodes. Otherwise, and behind a prefill, a request goes to the node with
     the fewest requests. Every prefill node has one link, and sends one cache at a time.
     """
-    import simpy
+    try:
+        import simpy
+    except ImportError:
+        raise InputError("simulating a service needs simpy, which is not installed; `pip install simpy` or `make lab` "
+                         "installs it.") from None
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)
     if not 0 <= prefill_nodes < positive_int("nodes", nodes) or (policy == "apart") != (prefill_nodes > 0):
