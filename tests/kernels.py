@@ -70,7 +70,8 @@ ON_CPU = [
     Place("tiled", "numpy", "float32", options=BLOCKS), Place("tiled", "numpy", "float64", options=SPLIT),
     Place("rows", "torch", "float32"), Place("rows", "torch", "bfloat16"),
     Place("tiled", "torch", "float32", options=SPLIT), Place("tiled", "torch", "bfloat16", options=BLOCKS),
-    Place("sdpa", "torch", "float32"), Place("sdpa", "torch", "float16"), Place("sdpa", "torch", "bfloat16"),
+    Place("sdpa", "torch", "float32"), Place("sdpa", "torch", "float32", options=(("splits", 3),)),
+    Place("sdpa", "torch", "float16"), Place("sdpa", "torch", "bfloat16"),
     Place("triton", "torch", "float32", options=LAUNCHES[0]), Place("triton", "torch", "float32", options=LAUNCHES[1]),
     Place("triton", "torch", "float16", options=LAUNCHES[2]),
 ]

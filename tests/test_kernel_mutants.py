@@ -126,13 +126,17 @@ def test_a_fault_planted_in_the_triton_kernel_turns_a_case_red(old, new, launch,
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
 @pytest.mark.parametrize(("old", "new"), [
-    ("0.0, False, scale=scale)\n            else", "0.0, False)\n            else"),  # the default: (r+p)^-1/2
-    ("q.shape[1] + j + 1", "q.shape[1] + j"),
-    ("found[0][0, 0, :, :r]", "found[0][0, 0, :, -r:]"),
-], ids=["scale", "mask", "value"])
+    ("0.0, False, scale=scale)\n    else", "0.0, False)\n    else"),  # the default: (r+p)^-1/2
+    ("length - t + j + 1", "length - t + j"),
+    ("parts[0][0][0, :, :latent]", "parts[0][0][0, :, -latent:]"),
+    ("range(max(0, t - length), t)", "range(t)"),
+    ("torch.softmax(lses, 0)", "torch.softmax(lses * 0, 0)"),
+    ("torch.logsumexp(lses, 0)", "lses.sum(0)"),
+    ("parts.append(attend(q[i, j], k[each * splits :], 1, scale))", "pass"),  # what does not divide is lost
+], ids=["scale", "mask", "value", "no key", "weights", "LSE", "rest"])
 def test_a_fault_planted_in_the_fused_call_turns_a_case_red(old, new, tmp_path, monkeypatch):
     mutant = planted(tmp_path, monkeypatch, "sdpa", old, new)
-    assert caught(mutant.decode, Place("sdpa", "torch", "float32"), CASES)
+    assert any(caught(partial(mutant.decode, splits=n), Place("sdpa", "torch", "float32"), CASES) for n in (1, 3))
 
 
 def test_the_same_harness_is_green_without_a_fault():

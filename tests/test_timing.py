@@ -9,13 +9,18 @@ from mla_lab.kernels.timing import Contender, measure, quartiles, ratio
 class Clock:
     """Time that the contender itself tells."""
 
-    def __init__(self):
-        self.settled = 0
+    def __init__(self, *shares):
+        self.settled, self.shares, self.patience, self.disturbed = 0, list(shares), 0, 0.0
 
     def settle(self):
         self.settled += 1
 
+    def wait(self):
+        self.patience -= 1
+        return self.patience >= 0
+
     def __call__(self, run, calls):
+        self.disturbed = self.shares.pop(0) if self.shares else 0.0
         return run(), run
 
 
@@ -49,7 +54,7 @@ def test_short_calls_are_repeated():
             return 1e-3, None
 
     list(measure([telling("a")], 1, Counting()))
-    assert counted == [1, 1, 30]
+    assert counted == [1, 1, 100]
 
 
 def test_quartiles():
@@ -61,6 +66,62 @@ def test_threads_of_another_library_are_waited_for():
     clock = Clock()
     list(measure([telling("a", 1.5), telling("b", 1.5), telling("c", 1.5, library="torch")], 1, clock))
     assert clock.settled == 2
+
+
+def test_a_disturbed_measurement_is_done_again_while_there_is_patience():
+    a = telling("a", 0.9, 0.5, 0.7, 0.9, 0.3, 0.9, 0.6)  # first, second, counted, (waking, counted) twice
+    clock = Clock(0, 0, 0.5, 0, 0.2, 0, 0.01)
+    clock.patience = 5
+    list(measure([a], 1, clock))
+    assert a.seconds == [0.6] and a.disturbed == 0 and clock.patience == 3
+
+
+def test_without_patience_the_least_disturbed_counts_and_is_remembered():
+    a = telling("a", 0.9, 0.5, 0.7, 0.9, 0.3, 0.9, 0.6)
+    clock = Clock(0, 0, 0.5, 0, 0.2, 0, 0.4)
+    clock.patience = 2
+    list(measure([a], 1, clock))
+    assert a.seconds == [0.3] and a.disturbed == 1
+    slow = telling("slow", 7.0)
+    list(measure([slow], 1, Clock(0.1)))
+    assert slow.disturbed == 1
+
+
+def test_waiting_ends_when_nothing_else_runs_or_patience_ends(monkeypatch):
+    now, busy = [0.0], [True] * 3 + [False] * 4 + [True] + [False] * 9
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(timing, "others_run", lambda: busy.pop(0))
+    clock = timing.CPUClock(patience=1.0)
+    assert clock.wait() and len(busy) == 4 and clock.patience == pytest.approx(1 - 13 * timing.PAUSE / timing.LOOKS)
+    monkeypatch.setattr(timing, "others_run", lambda: True)
+    assert not clock.wait() and clock.patience <= 0
+    assert not clock.wait()
+
+
+def test_disturbance_is_the_share_of_time_in_which_something_waited(monkeypatch):
+    now, stalls = iter([10.0, 14.0]), iter([3.0, 4.0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(timing, "waited", lambda: next(stalls))
+    clock = timing.CPUClock()
+    clock(lambda: None, 1)
+    assert clock.disturbed == 0.25
+
+
+def test_what_the_system_says(monkeypatch, tmp_path):
+    assert timing.waited() >= 0 and timing.others_run() in (True, False)
+    files = {"/proc/pressure/cpu": "some avg10=1.00 avg60=2.00 avg300=3.00 total=2500000\nfull total=9\n",
+             "/proc/loadavg": "0.1 0.2 0.3 2/99 4567\n"}
+    for name, text in files.items():
+        (tmp_path / name.replace("/", "_")).write_text(text)
+    real = open
+    monkeypatch.setattr("builtins.open", lambda name, *a, **k: real(tmp_path / str(name).replace("/", "_"), *a, **k))
+    assert timing.waited() == 2.5 and timing.others_run()
+    (tmp_path / "_proc_loadavg").write_text("0.1 0.2 0.3 1/99 4567\n")
+    assert not timing.others_run()
+    (tmp_path / "_proc_loadavg").unlink()
+    (tmp_path / "_proc_pressure_cpu").unlink()
+    assert timing.waited() == 0 and not timing.others_run()
 
 
 def test_the_clock_divides_by_the_calls(monkeypatch):

@@ -7,7 +7,7 @@ import json
 import sys
 
 from ..report import json_target, plain, print_table
-from .options import whole
+from .options import from_zero, whole
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -17,6 +17,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     bench.add_argument("--tokens", type=whole, nargs="+", metavar="S", help="cached tokens (cpu: 4096 16384)")
     bench.add_argument("--batch", type=whole, metavar="B", help="requests (cpu: 1)")
     bench.add_argument("--rounds", type=whole, default=9, metavar="N", help="rounds; each times everything once (9)")
+    bench.add_argument("--patience", type=from_zero, default=0, metavar="S",
+                       help="wait up to S seconds in all for moments in which nothing else runs (0; cpu only)")
     bench.add_argument("--json", metavar="FILE", help="also write everything as JSON; - is standard output")
     bench.set_defaults(run=run)
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print("Error: distance from float64, relative, Euclidean. *: has FLOPs and bytes of its own; the others share "
               "theirs.", flush=True)
         said, record = set(), {"device": args.device, "machine": facts, "rounds": args.rounds, "sizes": []}
-        clock = CUDAClock() if args.device == "cuda" else CPUClock()
+        clock = CUDAClock() if args.device == "cuda" else CPUClock(args.patience)
         for size in sizes:
             group = bench.group(config, size, args.device)
             for line in [line for line in group.left_out if line not in said]:
@@ -77,13 +79,17 @@ def show(group, device: str) -> dict:
             "name": c.name, "package": c.package, "kind": c.kind, "seconds": c.median, "quartiles": [low, high],
             "measurements": len(c.measured), "flops": c.work.flops, "bytes": c.work.bytes, "flops_per_second": flops,
             "bytes_per_second": speed, "nearer_limit": side, "fraction_of_limit": share, "error": error,
-            "same_inputs": c.same_inputs})
+            "same_inputs": c.same_inputs, "disturbed": c.disturbed})
         lines.append([c.label + "*" * (not c.same_inputs), f"{1e3 * c.median:,.2f}",
                       f"[{1e3 * low:,.2f}, {1e3 * high:,.2f}]", f"{flops / 1e9:,.1f}", f"{speed / 1e9:,.2f}",
                       f"{share:.2f} {side}", "" if error is None else f"{error:.0e}"])
     print(f"\n{group.size}; this machine: {roof.flops / 1e9:,.1f} GFLOP/s, {roof.bandwidth / 1e9:,.1f} GB/s, ridge "
           f"{roof.ridge:.1f} FLOP/B")
     print_table(["what", "ms", "quartiles", "GFLOP/s", "GB/s", "of limit", "error"], lines, left=1)
+    disturbed, count = (sum(values) for values in zip(*((c.disturbed, len(c.measured)) for c in group.contenders),
+                                                      strict=True))
+    print(f"  in {disturbed} of {count} measurements something had to wait for a core" + (
+        "; on a busy machine these numbers say little (--patience)" if disturbed > count / 10 else ""))
     found = targets(group, device)
     print(*(f"  {target}" for target in found), sep="\n")
     return {"heads": group.size.heads, "tokens": group.size.tokens, "batch": group.size.batch,

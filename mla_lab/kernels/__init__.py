@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from numbers import Real
 from typing import Any
 
@@ -28,11 +29,6 @@ KERNELS = {  # name: its module in this package
     "triton": "triton_decode",
 }
 SCORES_THAT_FIT = 2**24  # bytes: up to here the whole table of scores stays in a CPU's last cache
-CHOICE = {  # by device: the fastest that bench measured; what no GPU has run is a plan
-    "numpy": "rows",
-    "cpu": "rows",
-    "cuda": "triton",
-}
 
 
 def decode(
@@ -64,7 +60,7 @@ def decode(
     scratch : Scratch, optional
         Buffers to reuse in the next step; without it they are allocated anew.
     **options
-        Passed to the kernel: ``block`` and ``splits`` of 'tiled', ``launch`` of 'triton'.
+        Passed to the kernel: ``block`` and ``splits`` of 'tiled', ``splits`` of 'sdpa', ``launch`` of 'triton'.
 
     Returns
     -------
@@ -98,15 +94,16 @@ def load(name: str) -> Callable[..., tuple[Array, Array]]:
 
 
 def pick(q: Array, keys: Keys) -> str:
-    """What ``kernel="auto"`` means for these arrays."""
+    """What ``kernel="auto"`` means for these arrays: on a CPU what `bench` found fastest, on a GPU (unmeasured) a plan.
+
+    The fused call takes one query token at a time, so several new tokens are better folded into the rows of a product.
+    """
     if is_torch_array(q) and q.device.type == "cuda":
-        try:
-            import triton  # noqa: F401
-            return CHOICE["cuda"]
-        except ModuleNotFoundError:
-            return "tiled"
+        return "triton" if find_spec("triton") else "tiled"
+    if is_torch_array(q) and q.shape[1] == 1:
+        return "sdpa"
     scores = q.shape[1] * q.shape[2] * max(keys.counts) * max(4, q.dtype.itemsize)
-    return CHOICE["cpu" if is_torch_array(q) else "numpy"] if scores <= SCORES_THAT_FIT else "tiled"
+    return "rows" if scores <= SCORES_THAT_FIT else "tiled"
 
 
 def no_grad(q: Array) -> Any:
@@ -124,7 +121,8 @@ def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, ta
         raise InputError(f"q has shape {tuple(q.shape)}, but needs at least one request, token, head and channel.")
     b, width = q.shape[0], q.shape[-1]
     expect_shape("kv_cache", kv_cache, (b if table is None else None, None, width), "these queries")
-    same_kind(q=q, kv_cache=kv_cache)
+    if type(q) is not type(kv_cache) or q.dtype != kv_cache.dtype or q.device != kv_cache.device:
+        same_kind(q=q, kv_cache=kv_cache)  # which says what differs, and takes its time
     if not array_namespace(q).isdtype(q.dtype, "real floating"):
         raise InputError(f"q must hold floating-point numbers, not {q.dtype}.")
     if isinstance(scale, bool) or not isinstance(scale, Real) or not math.isfinite(scale) or not scale > 0:
