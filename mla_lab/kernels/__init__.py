@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from numbers import Real
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import is_torch_array
 
 from ..arrays import Array, expect_shape, same_kind
 from ..errors import InputError, positive_int, unknown
@@ -76,10 +74,14 @@ def decode(
         here.
     """
     keys = check(q, kv_cache, lengths, scale, latent, block_table)
-    name = pick(q, keys) if kernel == "auto" else kernel
-    run = load(name)
-    with no_grad(q), np.errstate(invalid="ignore"):  # a query that holds an infinity gets NaN, and no warning
-        return run(q, keys, float(scale), Scratch() if scratch is None else scratch, **options)
+    run = load(pick(q, keys) if kernel == "auto" else kernel)
+    scratch = Scratch() if scratch is None else scratch
+    if is_torch_array(q):
+        if q.requires_grad or kv_cache.requires_grad:  # decode is inference: nothing here is recorded
+            q, keys.cache = q.detach(), kv_cache.detach()
+        return run(q, keys, float(scale), scratch, **options)
+    with np.errstate(invalid="ignore"):  # a query that holds an infinity gets NaN, and no warning
+        return run(q, keys, float(scale), scratch, **options)
 
 
 @cache
@@ -106,14 +108,6 @@ def pick(q: Array, keys: Keys) -> str:
     return "rows" if scores <= SCORES_THAT_FIT else "tiled"
 
 
-def no_grad(q: Array) -> Any:
-    """Decode is inference: torch must not record it, and kernels write into buffers."""
-    if is_torch_array(q):
-        import torch
-        return torch.no_grad()
-    return nullcontext()
-
-
 def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, table: Array | None) -> Keys:
     """The cache with its lengths and pages, or one sentence on what does not fit."""
     expect_shape("q", q, (None, None, None, None), "[b, t, h, r+p]")
@@ -123,9 +117,9 @@ def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, ta
     expect_shape("kv_cache", kv_cache, (b if table is None else None, None, width), "these queries")
     if type(q) is not type(kv_cache) or q.dtype != kv_cache.dtype or q.device != kv_cache.device:
         same_kind(q=q, kv_cache=kv_cache)  # which says what differs, and takes its time
-    if not array_namespace(q).isdtype(q.dtype, "real floating"):
+    if not (q.dtype.is_floating_point if is_torch_array(q) else q.dtype.kind == "f"):
         raise InputError(f"q must hold floating-point numbers, not {q.dtype}.")
-    if isinstance(scale, bool) or not isinstance(scale, Real) or not math.isfinite(scale) or not scale > 0:
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not 0 < scale < math.inf:
         raise InputError(f"scale must be a positive Python float, not {scale!r}.")
     if positive_int("latent", latent) > width:
         raise InputError(f"latent must be at most the width of a cached row, {width}, not {latent}.")

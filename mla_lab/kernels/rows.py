@@ -5,41 +5,46 @@ the cache once; as a broadcast over heads it is h small products that read it h 
 """
 from __future__ import annotations
 
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import is_torch_array
 
-from ..arrays import Array, wide
-from .keys import Keys, Scratch
+from ..arrays import Array
+from .keys import Keys, Scratch, namespace, widened
 
 EMPTY = -float("inf")
 
 
 def decode(q: Array, keys: Keys, scale: float, scratch: Scratch) -> tuple[Array, Array]:
     """All keys of a request at once: t h s scores are held in memory. Called by `mla_lab.kernels.decode`."""
-    xp, h, r = array_namespace(q), q.shape[2], keys.latent
-    out, lse = results(q, r)
+    xp, h, r = namespace(q), q.shape[2], keys.latent
+    out, lse = results(q, keys)
     for i, length in enumerate(keys.counts):
         rows = fold(q[i, ...], scale, length)  # [t h, r+p], without queries that see no key
-        if rows.shape[0] == 0:
+        n = rows.shape[0]
+        if n == 0:
             continue
-        k = wide(keys.rows(i, 0, length))  # [s, r+p]
+        k = widened(keys.rows(i, 0, length))  # [s, r+p]
         logits = score(rows, k, scratch)  # [t h, s]
         hide(logits, h, length)
         top = xp.max(logits, axis=-1, keepdims=True)  # [t h, 1]
         logits -= top
         p = xp.exp(logits, out=logits)  # in place: fresh memory would cost as much as the exponential
         total = xp.sum(p, axis=-1, keepdims=True)
-        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (p.shape[0], r), k))
+        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (n, r), k))
         summed /= total  # r numbers a row; dividing p would be s
-        put(summed, out[i, ...])
-        put(xp.log(total) + top, lse[i, ...])
+        last(out[i, ...], n)[...] = summed
+        last(lse[i, ...], n)[...] = (xp.log(total) + top)[:, 0]
     return out, lse
 
 
-def results(q: Array, latent: int) -> tuple[Array, Array]:
-    """What a query that sees no key gets: output 0 in the dtype of ``q``, LSE -inf."""
-    xp, shape = array_namespace(q), q.shape[:3]
-    return (xp.zeros((*shape, latent), dtype=q.dtype, device=q.device),
-            xp.full(shape, EMPTY, dtype=wide(q[:0, ...]).dtype, device=q.device))
+def results(q: Array, keys: Keys) -> tuple[Array, Array]:
+    """Where results go, ``[b, t, h, r]`` in the dtype of ``q`` and ``[b, t, h]``; 0 and -inf where there is no key."""
+    xp, (b, t, h, _), at = namespace(q), q.shape, q.device
+    out = xp.empty((b, t, h, keys.latent), dtype=q.dtype, device=at)
+    lse = xp.empty((b, t, h), dtype=q.dtype if q.dtype.itemsize >= 4 else xp.float32, device=at)
+    for i, length in enumerate(keys.counts):
+        if length < t:
+            out[i, : t - length, ...], lse[i, : t - length, ...] = 0.0, EMPTY
+    return out, lse
 
 
 def fold(q: Array, scale: float, length: int) -> Array:
@@ -47,15 +52,13 @@ def fold(q: Array, scale: float, length: int) -> Array:
 
     The first ``t - length`` queries see no key and are left out.
     """
-    t, h, width = q.shape
-    first = max(0, t - length)
-    return array_namespace(q).reshape(wide(q[first:, ...]), ((t - first) * h, width)) * scale
+    seeing = widened(q[max(0, q.shape[0] - length) :, ...])
+    return seeing.reshape((-1, q.shape[-1])) * scale
 
 
-def put(rows: Array, into: Array) -> None:
-    """Write ``rows [t h, ..]`` into the last queries of ``into [t, h, ..]``."""
-    t, h = rows.shape[0] // into.shape[1], into.shape[1]
-    into[into.shape[0] - t :, ...] = array_namespace(rows).reshape(rows, (t, h, *into.shape[2:]))
+def last(into: Array, n: int) -> Array:
+    """The last n rows of ``into [t, h, ..]``, folded: a view."""
+    return into.reshape((into.shape[0] * into.shape[1], *into.shape[2:]))[-n:, ...]
 
 
 def score(q: Array, k: Array, scratch: Scratch) -> Array:
@@ -64,7 +67,7 @@ def score(q: Array, k: Array, scratch: Scratch) -> Array:
     In which order they lie in memory is up to the matrix library: MKL, behind torch, takes up to half the time where
     the long side comes first; NumPy's OpenBLAS does not mind.
     """
-    xp, (rows, _), s = array_namespace(k), q.shape, k.shape[0]
+    xp, rows, s = namespace(k), q.shape[0], k.shape[0]
     if is_torch_array(k):
         return xp.matmul(k, q.mT, out=scratch("scores", (s, rows), k)).mT
     return xp.matmul(q, k.mT, out=scratch("scores", (rows, s), k))

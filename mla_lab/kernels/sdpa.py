@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..arrays import Array
 from ..errors import InputError, positive_int
 from .keys import Keys, Scratch
-from .rows import results
+from .rows import EMPTY
 
 ROWS = 32  # query rows that torch's CPU kernel gives to a thread, for fewer than 192 of them
 
@@ -33,20 +33,26 @@ def decode(q: Array, keys: Keys, scale: float, scratch: Scratch, splits: int | N
         raise InputError("kernel 'sdpa' needs torch, which is not installed.") from None
     if not isinstance(q, torch.Tensor):
         raise InputError("kernel 'sdpa' takes torch tensors; use 'rows' or 'tiled' on NumPy.")
-    t, h, r = q.shape[1], q.shape[2], keys.latent
+    (b, t, h, _), r = q.shape, keys.latent
     if splits is None:
         splits = max(1, torch.get_num_threads() // -(-h // ROWS)) if q.device.type == "cpu" else 1
     positive_int("splits", splits)
-    out, lse = results(q, r)
-    for i, length in enumerate(keys.counts):
-        for j in range(max(0, t - length), t):
-            k = keys.rows(i, 0, length - t + j + 1)
-            each = k.shape[0] // splits
-            parts = [attend(q[i, j], k[: each * splits], splits, scale)] if each else []
-            if each * splits < k.shape[0]:
-                parts.append(attend(q[i, j], k[each * splits :], 1, scale))
-            out[i, j], lse[i, j] = merged(parts, r)
-    return out, lse
+    found = [one_query(q[i, j], keys.rows(i, 0, max(0, length - t + j + 1)), splits, scale, r)
+             for i, length in enumerate(keys.counts) for j in range(t)]
+    out, lse = (x[0] if len(x) == 1 else torch.stack(x) for x in zip(*found, strict=True))
+    return out.reshape(b, t, h, r), lse.reshape(b, t, h)
+
+
+def one_query(q: Array, k: Array, splits: int, scale: float, latent: int) -> tuple[Array, Array]:
+    """Output ``[h, r]`` and LSE ``[h]`` of ``q [h, r+p]`` over ``k [s, r+p]``; 0 and -inf without a key."""
+    import torch
+    h, s, each = q.shape[0], k.shape[0], k.shape[0] // splits
+    parts = [attend(q, k[: each * splits], splits, scale)] if each else []
+    if each * splits < s:  # what does not divide
+        parts.append(attend(q, k[each * splits :], 1, scale))
+    if parts:
+        return merged(parts, latent)
+    return q.new_zeros(h, latent), q.new_full((h,), EMPTY, dtype=q.dtype if q.itemsize >= 4 else torch.float32)
 
 
 def attend(q: Array, k: Array, splits: int, scale: float) -> tuple[Array, Array]:
@@ -69,8 +75,9 @@ def attend(q: Array, k: Array, splits: int, scale: float) -> tuple[Array, Array]
 def merged(parts: list[tuple[Array, Array]], latent: int) -> tuple[Array, Array]:
     """Output ``[h, r]`` and LSE ``[h]`` of all parts; every part has keys, so there is no empty one to look out for."""
     import torch
-    if len(parts) == 1 and parts[0][0].shape[0] == 1:
-        return parts[0][0][0, :, :latent], parts[0][1][0]
-    outs, lses = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts, strict=True))
-    weights = torch.softmax(lses, 0)  # [n, h]
-    return (outs[..., :latent] * weights[..., None]).sum(0), torch.logsumexp(lses, 0)
+    pairs = [pair for outs, lses in parts for pair in zip(outs[..., :latent].unbind(), lses.unbind(), strict=True)]
+    out, lse = pairs[0]
+    for other, other_lse in pairs[1:]:  # exp(b) / (exp(a) + exp(b)) is the sigmoid of b - a
+        share = torch.sigmoid(other_lse - lse)[:, None].to(out.dtype)
+        out, lse = torch.lerp(out, other, share), torch.logaddexp(lse, other_lse)
+    return out, lse

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
-from ..arrays import Array, wide
+from ..arrays import Array
 from ..errors import positive_int
 from ..recipe import merge_by_lse
-from .keys import Keys, Scratch
-from .rows import EMPTY, fold, hide, put, results, score
+from .keys import Keys, Scratch, namespace, widened
+from .rows import EMPTY, fold, hide, last, results, score
 
 TILE = 2**20  # bytes of scores held at a time: small enough for a core's own cache and what it shares
 SHORTEST, LONGEST = 256, 2048  # keys in a block: shorter ones starve the products, longer ones gain nothing
@@ -37,17 +35,17 @@ def decode(
     _, t, h, _ = q.shape
     splits = positive_int("splits", splits)
     if block is None:
-        block = min(LONGEST, max(SHORTEST, TILE // (t * h * wide(q[:0, ...]).dtype.itemsize)))
+        block = min(LONGEST, max(SHORTEST, TILE // (t * h * max(4, q.dtype.itemsize))))
     positive_int("block", block)
-    out, lse = results(q, keys.latent)
+    out, lse = results(q, keys)
     for i, length in enumerate(keys.counts):
         rows = fold(q[i, ...], scale, length)  # [t h, r+p], without queries that see no key
         if rows.shape[0] == 0:
             continue
         parts = [attend(rows, keys, i, h, starts, scratch) for starts in dealt(range(0, length, block), splits)]
         heads, total = parts[0] if splits == 1 else merge_by_lse(parts)
-        put(heads, out[i, ...])
-        put(total, lse[i, ...])
+        last(out[i, ...], total.shape[0])[...] = heads
+        last(lse[i, ...], total.shape[0])[...] = total
     return out, lse
 
 
@@ -68,14 +66,14 @@ class Running:
     @classmethod
     def start(cls, rows: Array, latent: int, scratch: Scratch) -> Running:
         """No key yet."""
-        xp, at, n = array_namespace(rows), {"dtype": rows.dtype, "device": rows.device}, rows.shape[0]
+        xp, at, n = namespace(rows), {"dtype": rows.dtype, "device": rows.device}, rows.shape[0]
         summed = scratch("running", (n, latent), rows)
         summed[...] = 0.0
         return cls(summed, xp.zeros((n, 1), **at), xp.full((n, 1), EMPTY, **at))
 
     def take(self, logits: Array, values: Array, scratch: Scratch) -> None:
         """Add a block: ``logits [t h, n]``, which is overwritten, and ``values [n, r]``."""
-        xp = array_namespace(logits)
+        xp = namespace(logits)
         top = xp.maximum(self.top, xp.max(logits, axis=-1, keepdims=True))
         shift = finite(top)
         logits -= shift
@@ -89,21 +87,21 @@ class Running:
 
     def finish(self) -> tuple[Array, Array]:
         """Output ``[t h, r]`` and LSE ``[t h]``; 0 and -inf for a row that saw none of these keys."""
-        xp, nothing = array_namespace(self.total), self.total == 0
+        xp, nothing = namespace(self.total), self.total == 0
         safe = xp.where(nothing, 1.0, self.total)
         return self.summed / safe, xp.where(nothing, EMPTY, xp.log(safe) + self.top)[:, 0]
 
 
 def finite(top: Array) -> Array:
     """The maximum to subtract; 0 where a row has seen nothing, since -inf minus -inf is NaN."""
-    return array_namespace(top).where(top == EMPTY, 0.0, top)
+    return namespace(top).where(top == EMPTY, 0.0, top)
 
 
 def attend(rows: Array, keys: Keys, i: int, heads: int, starts: range, scratch: Scratch) -> tuple[Array, Array]:
     """Online softmax of ``rows [t h, r+p]``, scaled, over the blocks of request i that begin at ``starts``."""
     state, length = Running.start(rows, keys.latent, scratch), keys.counts[i]
     for low in starts:
-        k = wide(keys.rows(i, low, min(low + starts.step, length)))  # [n, r+p]
+        k = widened(keys.rows(i, low, min(low + starts.step, length)))  # [n, r+p]
         logits = score(rows, k, scratch)  # [t h, n]
         hide(logits, heads, length, low)
         state.take(logits, k[:, : keys.latent], scratch)
