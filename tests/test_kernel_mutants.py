@@ -23,8 +23,9 @@ MUTANTS = [  # module, what is replaced, by what
     ("rows", "length - t + i + 1 - low", "length - low", {}),  # no mask among the new tokens
     ("rows", "(i + 1) * heads", "(i + 2) * heads", {}),  # masks the next query as well
     # the scale
-    ("rows", "q.shape[-1])) * scale", "q.shape[-1])) * q.shape[-1] ** -0.5", {}),
-    ("rows", "q.shape[-1])) * scale", "q.shape[-1]))", {}),
+    ("rows", "blind)) * scale", "blind)) * q.shape[-1] ** -0.5", {}),
+    ("rows", "blind)) * scale", "blind))", {}),
+    ("tiled", "widened(q[i]) * scale", "widened(q[i]) * q.shape[-1] ** -0.5", TILED),
     # the value
     ("rows", "k[:, :r], out", "k[:, -r:], out", {}),
     # the LSE and the maximum
@@ -33,9 +34,10 @@ MUTANTS = [  # module, what is replaced, by what
     ("rows", "logits -= top", "pass", {}),
     # queries that see no key
     ("rows", 'EMPTY = -float("inf")', 'EMPTY = float("inf")', {}),  # FlashMLA's LSE
-    ("rows", "max(0, q.shape[0] - length)", "0", {}),
-    ("rows", "[-n:, ...]", "[:n, ...]", {}),
+    ("rows", "max(0, t - length) * h", "0", {}),
+    ("rows", "max(0, t - length) * h", "max(0, t - length)", {}),
     ("rows", "= 0.0, EMPTY", "= 1.0, EMPTY", {}),
+    ("rows", "= 0.0, EMPTY", "= 0.0, 0.0", {}),
     ("tiled", "nothing, EMPTY, xp", "nothing, 0.0, xp", SPLIT),
     ("tiled", "namespace(top).where(top == EMPTY, 0.0, top)", "top", SPLIT),
     # online softmax

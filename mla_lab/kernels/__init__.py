@@ -110,11 +110,13 @@ def pick(q: Array, keys: Keys) -> str:
 
 def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, table: Array | None) -> Keys:
     """The cache with its lengths and pages, or one sentence on what does not fit."""
-    expect_shape("q", q, (None, None, None, None), "[b, t, h, r+p]")
-    if 0 in q.shape:
-        raise InputError(f"q has shape {tuple(q.shape)}, but needs at least one request, token, head and channel.")
-    b, width = q.shape[0], q.shape[-1]
-    expect_shape("kv_cache", kv_cache, (b if table is None else None, None, width), "these queries")
+    shape, rows = q.shape, kv_cache.shape
+    if len(shape) != 4 or 0 in shape:
+        expect_shape("q", q, (None, None, None, None), "[b, t, h, r+p]")
+        raise InputError(f"q has shape {tuple(shape)}, but needs at least one request, token, head and channel.")
+    b, width = shape[0], shape[3]
+    if len(rows) != 3 or rows[2] != width or (table is None and rows[0] != b):
+        expect_shape("kv_cache", kv_cache, (b if table is None else None, None, width), "these queries")
     if type(q) is not type(kv_cache) or q.dtype != kv_cache.dtype or q.device != kv_cache.device:
         same_kind(q=q, kv_cache=kv_cache)  # which says what differs, and takes its time
     if not (q.dtype.is_floating_point if is_torch_array(q) else q.dtype.kind == "f"):

@@ -100,11 +100,18 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self._flat: dict[str, Array] = {}
+        self._kept: dict[str, tuple[Array, Array]] = {}  # the whole buffer, and the shape that was asked for last
 
     def __call__(self, name: str, shape: tuple[int, ...], like: Array) -> Array:
         """An array of ``shape`` with the dtype and device of ``like``, holding whatever it held before."""
-        size, flat = math.prod(shape), self._flat.get(name)
-        if flat is None or flat.shape[0] < size or flat.dtype != like.dtype or flat.device != like.device:
-            flat = self._flat[name] = namespace(like).empty(size, dtype=like.dtype, device=like.device)
-        return flat[:size].reshape(shape)
+        flat, last = self._kept.get(name, (None, None))
+        if flat is not None and flat.dtype == like.dtype and flat.device == like.device:
+            if last.shape == shape:
+                return last
+        else:
+            flat = None
+        size = math.prod(shape)
+        if flat is None or flat.shape[0] < size:
+            flat = namespace(like).empty(size, dtype=like.dtype, device=like.device)
+        self._kept[name] = flat, flat[:size].reshape(shape)
+        return self._kept[name][1]

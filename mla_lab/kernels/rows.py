@@ -15,13 +15,13 @@ EMPTY = -float("inf")
 
 def decode(q: Array, keys: Keys, scale: float, scratch: Scratch) -> tuple[Array, Array]:
     """All keys of a request at once: t h s scores are held in memory. Called by `mla_lab.kernels.decode`."""
-    xp, h, r = namespace(q), q.shape[2], keys.latent
-    out, lse = results(q, keys)
+    xp, (b, t, h, _), r = namespace(q), q.shape, keys.latent
+    q, out, lse = folded(q, keys)
     for i, length in enumerate(keys.counts):
-        rows = fold(q[i, ...], scale, length)  # [t h, r+p], without queries that see no key
-        n = rows.shape[0]
-        if n == 0:
+        if length == 0:
             continue
+        blind = max(0, t - length) * h  # rows of the first queries, which see no key
+        rows = widened(since(q[i], blind)) * scale  # [t h, r+p], scaled here once and not for every key
         k = widened(keys.rows(i, 0, length))  # [s, r+p]
         logits = score(rows, k, scratch)  # [t h, s]
         hide(logits, h, length)
@@ -29,36 +29,29 @@ def decode(q: Array, keys: Keys, scale: float, scratch: Scratch) -> tuple[Array,
         logits -= top
         p = xp.exp(logits, out=logits)  # in place: fresh memory would cost as much as the exponential
         total = xp.sum(p, axis=-1, keepdims=True)
-        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (n, r), k))
-        summed /= total  # r numbers a row; dividing p would be s
-        last(out[i, ...], n)[...] = summed
-        last(lse[i, ...], n)[...] = (xp.log(total) + top)[:, 0]
-    return out, lse
+        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (rows.shape[0], r), k))
+        xp.divide(summed, total, out=since(out[i], blind))  # r numbers a row; dividing p would be s
+        since(lse[i], blind)[...] = xp.log(total) + top
+    return out.reshape((b, t, h, r)), lse.reshape((b, t, h))
 
 
-def results(q: Array, keys: Keys) -> tuple[Array, Array]:
-    """Where results go, ``[b, t, h, r]`` in the dtype of ``q`` and ``[b, t, h]``; 0 and -inf where there is no key."""
-    xp, (b, t, h, _), at = namespace(q), q.shape, q.device
-    out = xp.empty((b, t, h, keys.latent), dtype=q.dtype, device=at)
-    lse = xp.empty((b, t, h), dtype=q.dtype if q.dtype.itemsize >= 4 else xp.float32, device=at)
+def folded(q: Array, keys: Keys) -> tuple[Array, Array, Array]:
+    """Queries ``[b, t h, r+p]``, and where results go: output ``[b, t h, r]``, in the dtype of ``q``, and LSE.
+
+    Rows that see no key, the first ``t - length`` queries of a request, hold their result already: 0 and -inf.
+    """
+    xp, (b, t, h, width), at = namespace(q), q.shape, q.device
+    out = xp.empty((b, t * h, keys.latent), dtype=q.dtype, device=at)
+    lse = xp.empty((b, t * h, 1), dtype=q.dtype if q.dtype.itemsize >= 4 else xp.float32, device=at)
     for i, length in enumerate(keys.counts):
         if length < t:
-            out[i, : t - length, ...], lse[i, : t - length, ...] = 0.0, EMPTY
-    return out, lse
+            out[i, : (t - length) * h], lse[i, : (t - length) * h] = 0.0, EMPTY
+    return q.reshape((b, t * h, width)), out, lse
 
 
-def fold(q: Array, scale: float, length: int) -> Array:
-    """``q [t, h, r+p]`` as rows ``[t h, r+p]``, scaled: once here instead of once per key.
-
-    The first ``t - length`` queries see no key and are left out.
-    """
-    seeing = widened(q[max(0, q.shape[0] - length) :, ...])
-    return seeing.reshape((-1, q.shape[-1])) * scale
-
-
-def last(into: Array, n: int) -> Array:
-    """The last n rows of ``into [t, h, ..]``, folded: a view."""
-    return into.reshape((into.shape[0] * into.shape[1], *into.shape[2:]))[-n:, ...]
+def since(x: Array, first: int) -> Array:
+    """``x[first:]``, which is not asked for where it is all of x."""
+    return x[first:] if first else x
 
 
 def score(q: Array, k: Array, scratch: Scratch) -> Array:

@@ -13,7 +13,7 @@ from ..arrays import Array
 from ..errors import positive_int
 from ..recipe import merge_by_lse
 from .keys import Keys, Scratch, namespace, widened
-from .rows import EMPTY, fold, hide, last, results, score
+from .rows import EMPTY, folded, hide, score
 
 TILE = 2**20  # bytes of scores held at a time: small enough for a core's own cache and what it shares
 SHORTEST, LONGEST = 256, 2048  # keys in a block: shorter ones starve the products, longer ones gain nothing
@@ -32,21 +32,20 @@ def decode(
         Into how many parts the keys of a request are cut, each with a softmax of its own, merged at the end. On a GPU
         the parts run at the same time; here they show that the result does not depend on them.
     """
-    _, t, h, _ = q.shape
+    b, t, h, _ = q.shape
     splits = positive_int("splits", splits)
     if block is None:
         block = min(LONGEST, max(SHORTEST, TILE // (t * h * max(4, q.dtype.itemsize))))
     positive_int("block", block)
-    out, lse = results(q, keys)
+    q, out, lse = folded(q, keys)
     for i, length in enumerate(keys.counts):
-        rows = fold(q[i, ...], scale, length)  # [t h, r+p], without queries that see no key
-        if rows.shape[0] == 0:
+        if length == 0:
             continue
+        rows = widened(q[i]) * scale  # [t h, r+p]
         parts = [attend(rows, keys, i, h, starts, scratch) for starts in dealt(range(0, length, block), splits)]
         heads, total = parts[0] if splits == 1 else merge_by_lse(parts)
-        last(out[i, ...], total.shape[0])[...] = heads
-        last(lse[i, ...], total.shape[0])[...] = total
-    return out, lse
+        out[i], lse[i] = heads, total[:, None]
+    return out.reshape((b, t, h, keys.latent)), lse.reshape((b, t, h))
 
 
 def dealt(starts: range, splits: int) -> Iterator[range]:
