@@ -273,6 +273,9 @@ def test_without_simpy_it_says_what_to_install(monkeypatch, capsys):
     import sys
 
     from mla_lab import __main__ as cli
+    from mla_lab.serving import scenario
+    for kept in (scenario._all_at_once, scenario._sweeps):  # what other tests simulated would need no SimPy
+        kept.cache_clear()
     monkeypatch.setitem(sys.modules, "simpy", None)
     assert cli.main(["claims", "--id", "A28"]) == 2
     said = capsys.readouterr()
