@@ -27,7 +27,7 @@ MUTANTS = [  # module, what is replaced, by what
     ("rows", "blind)) * scale", "blind))", {}),
     ("tiled", "widened(q[i]) * scale", "widened(q[i]) * q.shape[-1] ** -0.5", TILED),
     # the value
-    ("rows", "k[:, :r], out", "k[:, -r:], out", {}),
+    ("rows", "k[:, :r], scratch", "k[:, -r:], scratch", {}),
     # the LSE and the maximum
     ("rows", "xp.log(total) + top", "xp.log2(total) + top", {}),
     ("rows", "xp.log(total) + top", "xp.log(total)", {}),
@@ -140,6 +140,20 @@ def test_a_fault_planted_in_the_triton_kernel_turns_a_case_red(old, new, launch,
 def test_a_fault_planted_in_the_fused_call_turns_a_case_red(old, new, tmp_path, monkeypatch):
     mutant = planted(tmp_path, monkeypatch, "sdpa", old, new)
     assert any(caught(partial(mutant.decode, splits=n), Place("sdpa", "torch", "float32"), CASES) for n in (1, 3))
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+@pytest.mark.parametrize(("old", "new"), [
+    ("even = s - s % n  # keys", "even = s - s % n - n  # keys"),
+    ("since(k, even % s), q.mT", "since(k, 0), q.mT"),
+    (".sum(0)", "[0]"),
+    ("xp.addmm(summed, p[:, even:], values[even:], out=summed)", "summed"),
+    ("if even < s or n == 1", "if n == 1"),
+], ids=["few", "twice", "first", "rest", "logits"])
+def test_a_fault_planted_in_the_parts_of_a_product_turns_a_case_red(old, new, tmp_path, monkeypatch):
+    mutant = planted(tmp_path, monkeypatch, "rows", old, new)
+    mutant.SHORT = 7
+    assert caught(mutant.decode, Place("rows", "torch", "float32"), CASES)
 
 
 def test_the_same_harness_is_green_without_a_fault():

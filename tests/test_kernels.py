@@ -8,7 +8,7 @@ from kernels import HAS_CUDA, HAS_TRITON, ON_CPU, ON_CUDA, Place
 
 from mla_lab.arrays import get_backend, to_numpy
 from mla_lab.errors import InputError
-from mla_lab.kernels import KERNELS, Scratch, decode
+from mla_lab.kernels import KERNELS, Scratch, decode, rows
 from mla_lab.kernels.conformance import CASES, GARBAGE, Case, build, judge
 from mla_lab.memory import peak_bytes
 
@@ -25,6 +25,16 @@ def verdict(place, case):
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("place", ON_CPU, ids=str)
 def test_conforms(place, case):
+    found = verdict(place, case)
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("place", [p for p in ON_CPU if p.package == "torch" and p.kernel in ("rows", "tiled")], ids=str)
+def test_conforms_with_products_in_parts(place, case, monkeypatch):
+    """On torch's CPU long products are cut into batches of keys; here even short ones are."""
+    monkeypatch.setattr(rows, "SHORT", 7)
+    assert rows.parts(place.convert(np.ones((20, 3)))) == 2
     found = verdict(place, case)
     assert found.ok, found
 

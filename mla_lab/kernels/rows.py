@@ -11,6 +11,7 @@ from ..arrays import Array
 from .keys import Keys, Scratch, namespace, widened
 
 EMPTY = -float("inf")
+PARTS, SHORT = 16, 1024  # more and shorter parts take more sums than they save
 
 
 def decode(q: Array, keys: Keys, scale: float, scratch: Scratch) -> tuple[Array, Array]:
@@ -29,7 +30,7 @@ def decode(q: Array, keys: Keys, scale: float, scratch: Scratch) -> tuple[Array,
         logits -= top
         p = xp.exp(logits, out=logits)  # in place: fresh memory would cost as much as the exponential
         total = xp.sum(p, axis=-1, keepdims=True)
-        summed = xp.matmul(p, k[:, :r], out=scratch("summed", (rows.shape[0], r), k))
+        summed = weigh(p, k[:, :r], scratch)
         xp.divide(summed, total, out=since(out[i], blind))  # r numbers a row; dividing p would be s
         since(lse[i], blind)[...] = xp.log(total) + top
     return out.reshape((b, t, h, r)), lse.reshape((b, t, h))
@@ -57,13 +58,36 @@ def since(x: Array, first: int) -> Array:
 def score(q: Array, k: Array, scratch: Scratch) -> Array:
     """Logits ``[t h, s]`` of ``q [t h, r+p]`` against ``k [s, r+p]``, in a buffer.
 
-    In which order they lie in memory is up to the matrix library: MKL, behind torch, takes up to half the time where
-    the long side comes first; NumPy's OpenBLAS does not mind.
+    The shape of the product is the library's affair. NumPy's OpenBLAS takes it as it is. MKL, behind torch, likes the
+    long side first, and on a CPU the keys in `parts`: then each core multiplies keys of its own, which stay in its
+    cache, instead of sharing every product with the others.
     """
     xp, rows, s = namespace(k), q.shape[0], k.shape[0]
-    if is_torch_array(k):
-        return xp.matmul(k, q.mT, out=scratch("scores", (s, rows), k)).mT
-    return xp.matmul(q, k.mT, out=scratch("scores", (rows, s), k))
+    if not is_torch_array(k):
+        return xp.matmul(q, k.mT, out=scratch("scores", (rows, s), k))
+    tall, n = scratch("scores", (s, rows), k), parts(k)
+    even = s - s % n  # keys that the parts share evenly
+    if n > 1:
+        xp.bmm(k[:even].reshape(n, even // n, -1), q.mT.expand(n, -1, -1), out=tall[:even].reshape(n, even // n, rows))
+    if even < s or n == 1:
+        xp.matmul(since(k, even % s), q.mT, out=since(tall, even % s))
+    return tall.mT
+
+
+def weigh(p: Array, values: Array, scratch: Scratch) -> Array:
+    """``p [t h, s] @ values [s, r]``; the sums of the parts of `score` add up, because p has one maximum for all."""
+    xp, (rows, s), n = namespace(values), p.shape, parts(values)
+    if n == 1:
+        return xp.matmul(p, values, out=scratch("summed", (rows, values.shape[1]), values))
+    even, tall = s - s % n, p.mT
+    summed = xp.bmm(tall[:even].reshape(n, even // n, rows).mT, values[:even].reshape(n, even // n, -1),
+                    out=scratch("parts", (n, rows, values.shape[1]), values)).sum(0)
+    return summed if even == s else xp.addmm(summed, p[:, even:], values[even:], out=summed)
+
+
+def parts(k: Array) -> int:
+    """Into how many batches the keys of a product are cut: at most `PARTS` of at least `SHORT`; 1 but on torch's CPU."""
+    return max(1, min(PARTS, k.shape[0] // SHORT)) if is_torch_array(k) and k.device.type == "cpu" else 1
 
 
 def hide(logits: Array, heads: int, length: int, low: int = 0) -> None:

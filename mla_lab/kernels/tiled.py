@@ -13,10 +13,10 @@ from ..arrays import Array
 from ..errors import positive_int
 from ..recipe import merge_by_lse
 from .keys import Keys, Scratch, namespace, widened
-from .rows import EMPTY, folded, hide, score
+from .rows import EMPTY, folded, hide, score, weigh
 
 TILE = 2**20  # bytes of scores held at a time: small enough for a core's own cache and what it shares
-SHORTEST, LONGEST = 256, 2048  # keys in a block: shorter ones starve the products, longer ones gain nothing
+SHORTEST, LONGEST = 256, 4096  # keys in a block: shorter ones starve the products, longer ones gain nothing
 
 
 def decode(
@@ -81,7 +81,7 @@ class Running:
         self.total *= shrink
         self.total += xp.sum(p, axis=-1, keepdims=True)
         self.summed *= shrink
-        self.summed += xp.matmul(p, values, out=scratch("summed", self.summed.shape, values))
+        self.summed += weigh(p, values, scratch)
         self.top = top
 
     def finish(self) -> tuple[Array, Array]:
