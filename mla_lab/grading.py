@@ -17,7 +17,7 @@ from typing import Any
 from .errors import InputError
 from .exercises.registry import EXERCISES, OPEN, RIGHT, all_exercises
 
-CALL = re.compile(r"^[^#\n]*\bexercises\w*\.(check_\w+)\(\s*([A-Za-z_]\w*)\s*\)", re.MULTILINE)
+CALL = re.compile(r"^[^#\n]*\bexercises\.(check_\w+)\(\s*([A-Za-z_]\w*)\s*\)", re.MULTILINE)
 GONE = "its cell is gone"
 QUIET = logging.getLogger("mla_lab.grading")  # a kernel that dies is a result here, and is said once
 QUIET.setLevel(logging.CRITICAL + 1)

@@ -2,8 +2,7 @@
 import numpy as np
 import pytest
 
-from mla_lab import exercises_fp8, exercises_paging
-from mla_lab.exercises import all_exercises
+from mla_lab.exercises import all_exercises, fp8_latent, paged_cache
 from mla_lab.serving.blocks import BlockTables
 from mla_lab.serving.quantize import quantize
 
@@ -11,7 +10,7 @@ MINE = [e for e in all_exercises() if e.notebook in ("10", "11")]
 
 
 def test_all_four_levels_in_each_notebook():
-    for notebook, module in (("10", exercises_paging), ("11", exercises_fp8)):
+    for notebook, module in (("10", paged_cache), ("11", fp8_latent)):
         here = [e for e in MINE if e.notebook == notebook]
         assert {e.level for e in here} == {"recall", "compute", "implement", "find the bug"} and len(here) >= 4
         assert {e.name for e in here} == {name for name in vars(module) if name.startswith("check_")}
@@ -33,9 +32,9 @@ def test_the_right_answers_are_what_the_package_gives():
     tables.begin("a")
     tables.extend("a", 1000, list(range(1000)))
     assert 64 * len(tables["a"].blocks) - 1000 == 24
-    assert tables.begin("b", [*range(1000), 5, 5, 5]) == exercises_paging.check_found_tokens.right == 960
+    assert tables.begin("b", [*range(1000), 5, 5, 5]) == paged_cache.check_found_tokens.right == 960
     rows = np.random.default_rng(0).standard_normal((4, 384)).astype(np.float32)
     rows[0, :128] = 0
-    np.testing.assert_allclose(exercises_fp8.check_tile_scales.right(rows), quantize(rows, "e4m3", "tile").scales,
+    np.testing.assert_allclose(fp8_latent.check_tile_scales.right(rows), quantize(rows, "e4m3", "tile").scales,
                                rtol=1e-6)
-    assert exercises_fp8.check_tile_scales(lambda x: quantize(x, "e4m3", "tile").scales) == "right"
+    assert fp8_latent.check_tile_scales(lambda x: quantize(x, "e4m3", "tile").scales) == "right"

@@ -13,6 +13,7 @@ from mla_lab.kernels.conformance import CASES, GARBAGE, Case, build, judge
 from mla_lab.memory import peak_bytes
 
 NUMPY = Place("rows", "numpy", "float32")
+IN_PARTS = [place for place in ON_CPU if place.package == "torch" and place.kernel in ("rows", "tiled")]
 
 
 def verdict(place, case):
@@ -30,7 +31,7 @@ def test_conforms(place, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("place", [p for p in ON_CPU if p.package == "torch" and p.kernel in ("rows", "tiled")], ids=str)
+@pytest.mark.parametrize("place", IN_PARTS, ids=str)
 def test_conforms_with_products_in_parts(place, case, monkeypatch):
     """On torch's CPU long products are cut into batches of keys; here even short ones are."""
     monkeypatch.setattr(rows, "SHORT", 7)

@@ -176,9 +176,8 @@ def exercise(notebook: str, level: str, *, right: Any, wrong: Mapping[Any, str],
 
 
 def all_exercises() -> list[Exercise]:
-    """Every exercise, by notebook: those of this package, and of modules of mla_lab named ``exercises_*``."""
-    for package, prefix in (("mla_lab.exercises", ""), ("mla_lab", "exercises_")):
-        for module in pkgutil.iter_modules(import_module(package).__path__):
-            if module.name.startswith(prefix):
-                import_module(f"{package}.{module.name}")
+    """Every exercise of this package, by notebook."""
+    package = import_module("mla_lab.exercises")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
     return sorted(EXERCISES.values(), key=lambda e: e.notebook)

@@ -86,7 +86,7 @@ def weigh(p: Array, values: Array, scratch: Scratch) -> Array:
 
 
 def parts(k: Array) -> int:
-    """Into how many batches the keys of a product are cut: at most `PARTS` of at least `SHORT`; 1 but on torch's CPU."""
+    """Into how many batches the keys of a product are cut: on torch's CPU `PARTS` of at least `SHORT`, elsewhere 1."""
     return max(1, min(PARTS, k.shape[0] // SHORT)) if is_torch_array(k) and k.device.type == "cpu" else 1
 
 

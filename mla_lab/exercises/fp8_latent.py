@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .exercises import exercise
+from .registry import exercise
 
 
 @exercise("11", "recall", right="exponent", wrong={

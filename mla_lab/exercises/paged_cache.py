@@ -1,7 +1,7 @@
 """Exercises of notebook 10: pages, tables, copies, counts."""
 from __future__ import annotations
 
-from .exercises import exercise
+from .registry import exercise
 
 TOKEN = 61 * 576 * 2  # bytes of a token of DeepSeek-V3 in bf16
 
