@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from types import SimpleNamespace
 
 import numpy as np
@@ -195,6 +196,7 @@ def test_the_command_writes_a_table_and_json(tmp_path, capsys, monkeypatch):
     assert "2 heads, 9 tokens" in text and "rows (numpy)" in text
     (size,) = record["sizes"]
     assert (size["heads"], size["tokens"], size["batch"]) == (2, 9, 1) and record["machine"]["cores"]
+    assert record["machine"]["date"] == date.today().isoformat() and record["machine"]["processor"]
     rows = {(row["name"], row["package"]): row for row in size["rows"]}
     one = rows["rows", "numpy"]
     assert one["flops"] == 2 * 2 * 1088 * 9 and one["bytes"] == 4 * (9 * 576 + 2 * 576 + 2 * 512)

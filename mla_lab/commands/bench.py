@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0 however the ratios come out: a time is a measurement, not a verdict."""
     from tqdm import tqdm
 
-    from ..kernels import bench
+    from ..kernels import bench, machine
     from ..kernels.timing import CPUClock, CUDAClock, measure
     from ..models import get_mla
 
@@ -36,12 +36,12 @@ def run(args: argparse.Namespace) -> int:
     if args.heads or args.tokens or args.batch:
         sizes = [bench.Size(h, s, args.batch or 1) for h in args.heads or (128, 16) for s in args.tokens or (4096,)]
     with json_target(args.json) as target, contextlib.redirect_stdout(sys.stderr if args.json == "-" else sys.stdout):
-        facts = dict(bench.machine_facts(args.device))
+        facts = dict(machine.facts(args.device, bench.libraries(args.device)[0]))
         dtype = "bfloat16" if args.device == "cuda" else "float32"
         print(f"One decode step at DeepSeek-V3's widths in {dtype}: median and quartiles of {args.rounds} interleaved "
               "rounds.")
         print(", ".join(f"{name} {value}" for name, value in facts.items()))
-        if any(name in facts for name in bench.THREAD_VARIABLES):
+        if any(name in facts for name in machine.THREAD_VARIABLES):
             print("(A thread count that the environment sets was kept; where none is set, every core is used.)")
         print("Of limit: the time that FLOPs or bytes alone would take at this machine's rates, whichever is longer, "
               "over the time it took.")

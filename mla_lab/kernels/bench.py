@@ -6,8 +6,6 @@ there: that flatters all contenders, and the products they are compared with, al
 """
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,8 +21,6 @@ from . import Scratch, decode, peers
 from .counts import Work, absorbed_kernel, attention
 from .roofline import Device
 from .timing import Contender
-
-THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -221,18 +217,3 @@ class Step:
         """Output of the first request, ``[h, r]``, in float64."""
         q, cache = (to_numpy(x[:1]).astype(np.float64) for x in (self.q, self.cache))
         return decode(q, cache, [cache.shape[1]], self.scale, self.config.kv_lora_rank, kernel="tiled")[0][0, 0]
-
-
-def machine_facts(device: str) -> Iterator[tuple[str, str]]:
-    """What the numbers depend on."""
-    yield "NumPy", np.__version__
-    if "torch" in libraries(device)[0]:
-        import torch
-        yield "torch", torch.__version__
-        if device == "cuda":
-            yield "GPU", torch.cuda.get_device_name()
-        yield "torch threads", str(torch.get_num_threads())
-    yield "cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-    for name in THREAD_VARIABLES:
-        if name in os.environ:
-            yield name, os.environ[name]
