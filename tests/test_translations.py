@@ -1,4 +1,4 @@
-"""The summaries in Korean and Chinese keep step with the English text: its numbers, symbols and names, by section."""
+"""The summaries in Korean and Chinese keep step with the English text: its numbers, symbols, names and commands."""
 import re
 from pathlib import Path
 
@@ -9,7 +9,8 @@ ROOT = Path(__file__).parent.parent
 LANGUAGES = {"ko": re.compile("[가-힣]"), "zh": re.compile("[一-鿿]")}
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 HEADING = re.compile(r"^## \[(\d\d) · .+?\]\(\.\./notebooks/(.+?)\)$", flags=re.MULTILINE)
-NOTEBOOKS = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.name < "07"]
+COMMAND = re.compile(r"(?:^|`)((?:make|\.venv/bin/python -m mla_lab) [^`#\n]*[^`#\s])", flags=re.MULTILINE)
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def text(language):
@@ -26,11 +27,16 @@ def formulas(words):
     return set(re.findall(r"\$[^$]+\$", words)) | set(re.findall(r"`[a-z_.]+`", words))
 
 
+def commands(words):
+    """What can be typed into a terminal; the remarks behind it are left out."""
+    return set(COMMAND.findall(words))
+
+
 def source(path):
     """The claim with what would refute it, and the takeaways, of a notebook."""
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
     claim = re.split(r"\n\n\*+Time", cells[0])[0]
-    takeaways = next(cell for cell in cells if cell.startswith("## Takeaways"))
+    takeaways = next(cell for cell in cells if "## Takeaways" in cell).split("## Takeaways")[1]
     return claim + takeaways.split("**References.**")[0]
 
 
@@ -43,14 +49,18 @@ def sections(translated):
 def out_of_step(translated):
     """One sentence for each thing that is in one language only."""
     top, parts = sections(translated)
-    for stray in sorted(numbers(top) - numbers((ROOT / "README.md").read_text(encoding="utf-8"))):
-        yield f"{stray} is not in README.md"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for what in (numbers, formulas):
+        for stray in sorted(what(top) - what(readme)):
+            yield f"{stray} is not in README.md"
+    for command in sorted(commands(top) ^ commands(readme)):
+        yield f"{command!r} is in one language only"
     if [*parts] != [path.name for path in NOTEBOOKS]:
         yield "the notebooks are not those of notebooks/"
         return
     for path in NOTEBOOKS:
         english = source(path)
-        for what in (numbers, formulas):
+        for what in (numbers, formulas, commands):
             for word in sorted(what(english) ^ what(parts[path.name])):
                 yield f"{path.name}: {word} is in one language only"
         if english.count("\n- ") != parts[path.name].count("\n- "):
@@ -59,7 +69,7 @@ def out_of_step(translated):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_it_keeps_step(language):
-    assert len(NOTEBOOKS) == 7 and list(out_of_step(text(language))) == []
+    assert len(NOTEBOOKS) >= 16 and list(out_of_step(text(language))) == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -79,6 +89,13 @@ def test_it_is_in_its_language(language):
     ("8.578125", "8.6", "8.6 is not in README.md"),
     ("\n- MQA", "\n* MQA", "the takeaways are not as many"),
     ("05_end_to_end_decode.ipynb)\n", "04_weight_absorption.ipynb)\n", "the notebooks are not those"),
+    ("$2^{14}$", "$2^{15}$", "11_fp8_latent.ipynb: $2^{14}$ is in one language only"),
+    ("9.6M", "96M", "13_serving.ipynb: 9.6 is in one language only"),
+    ("claims --json claims.json", "claims --report claims.json", "14_claims.ipynb: .venv/bin/python -m mla_lab claims"),
+    ("\n- DSA", "\nDSA", "15_after_mla.ipynb: the takeaways are not as many"),
+    ("`rms_norm_eps`", "`layer_norm_eps`", "`layer_norm_eps` is not in README.md"),
+    ("`make app`", "`make lab`", "'make app' is in one language only"),
+    ("mla_lab capacity", "mla_lab fleet", "mla_lab fleet --model"),
 ])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_is_out_of_step_is_seen(language, old, new, said):
