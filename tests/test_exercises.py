@@ -1,6 +1,8 @@
 """Every checker accepts the right answer, gives each known mistake its own hint, and takes whatever it is given."""
 import re
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -200,11 +202,19 @@ def documented(see):
 def test_numbers(make):
     one = make([1.0, 200.0], {(1.0, 2.0): "a", (1.0,): "b"}, close=1e-2)
     assert one((1.0, 201.9)) == one(np.array([1, 200], np.uint8)) == RIGHT
-    assert one((1.0, 202.1)) == "not yet: look again" and one([1.0, 2.0]) == "not yet: a"
+    assert one((1.0, 202.1)) == "not yet: close; more digits are needed"
+    assert one((1.0, 221.0)) == "not yet: look again" and one([1.0, 2.0]) == "not yet: a"
     assert one([[1.0, 200.0]]) == "not yet: the shape should be (2,), not (1, 2)"
     assert one([1.0, float("nan")]) == "not yet: there is a NaN or an infinity in it"
     assert one("x") == "a number or an array of numbers is needed, not an object of type str"
     assert one(True) == "a number or an array of numbers is needed, not True"
+    assert one([Fraction(1), Decimal(200)]) == RIGHT and make(2.5, {})(Fraction(5, 2)) == RIGHT
+    assert one([Fraction(1), True]) == one([1, "2"]) == one([None]) == (
+        "a number or an array of numbers is needed, not an object of type list")
+    assert one(10**400) == "not yet: that number is far too large"
+    assert make(3, {})([3]) == "not yet: one number is needed, not the shape (1,)"
+    assert make(3, {})(3.00001) == "not yet: look again"  # asked exactly
+    assert one(np.broadcast_to(np.float32(1), (10**6, 10**6))).startswith("an answer has no more than")  # 4 TB
 
 
 def test_tensors(make):
@@ -229,6 +239,42 @@ def test_functions(make):
     assert one(lambda x, n: 3 * x + 2 * n - 6).startswith("not yet: right for the first input and not for others")
     assert one(lambda x: x).startswith("not yet: your function raised TypeError: ")
     assert one(lambda x, n: None) == "not yet: your function returned None; is there a `return` at its end?"
+
+
+def test_a_function_may_write_to_what_it_is_given(make):
+    def emptied(x, names):
+        total = x.sum() + len(names)
+        x[...] = 0
+        names.clear()
+        return total
+
+    kept = np.ones(3), ["a"]
+    one = make(lambda x, names: x.sum() + len(names), {}, lambda f: [f(*kept), f(2 * kept[0], kept[1]), f(*kept)])
+    assert one(emptied) == one(emptied) == RIGHT and kept[0].all()
+
+
+def test_what_a_function_does_is_told_from_what_it_returns(make):
+    """The checker's own trouble with a result is not laid at the function's door."""
+    one = make(lambda n: [n, n], {}, lambda f: [np.asarray(f(2), dtype=float), np.asarray(f(3), dtype=float)])
+    assert one(lambda n: None) == "not yet: your function returned None; is there a `return` at its end?"
+    assert one(lambda n: n.missing).startswith("not yet: your function raised AttributeError")
+    assert one(lambda n: object()) == (
+        "not yet: your function returned an object of type object, which is not what is asked for")
+    assert one(lambda n: [float("nan")] * 2) == "not yet: there is a NaN or an infinity in it"
+
+
+@BY_NAME
+def test_every_checker_tells_a_missing_return(one):
+    if callable(one.right):
+        assert "returned None" in one(lambda *given: None)
+
+
+def test_answers_that_only_look_right():
+    """Plausible mistakes that once passed."""
+    assert ex.check_fit(lambda capacity, layers, r, p, size: round(capacity / (layers * (r + p) * size))) != RIGHT
+    for of in (np.max, np.sum, lambda s: len(s) * np.linalg.norm(s)):
+        assert ex.check_own_rank(lambda m, u, of=of: np.sum(
+            np.linalg.svd(m, compute_uv=False) > u * of(np.linalg.svd(m, compute_uv=False)))) != RIGHT
 
 
 def test_levels_and_names_are_held(make):

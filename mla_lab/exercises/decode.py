@@ -38,6 +38,9 @@ def _tri(shift):
     _tri(lambda cached: 0): "aligned top left: new token i also sees all that is cached",
     _tri(lambda cached: cached + 1): "a new token must not see the one after it",
     _tri(lambda cached: cached - 1): "a new token sees itself",
+    lambda cached, new: ~np.tri(new, cached + new, cached, dtype=bool): "True is to stand where a token is seen",
+    lambda cached, new: np.where(np.tri(new, cached + new, cached), 0.0, -np.inf):
+        "that is what is added to the logits; asked is True or 1 where a token is seen",
     lambda cached, new: np.ones((new, cached + new), bool): "the first new token must not see the later ones",
     lambda cached, new: np.tri(new, dtype=bool): "the cached tokens are keys as well: cached + new columns",
     lambda cached, new: np.tri(new, cached + new, cached, dtype=bool).T:

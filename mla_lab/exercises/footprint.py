@@ -52,6 +52,8 @@ def _fit(capacity, layers, r, p, size):
         "half a token does not fit: whole tokens, rounded down",
     lambda capacity, layers, r, p, size: math.ceil(capacity / (layers * (r + p) * size)):
         "rounded up, the last token lacks room: round down",
+    lambda capacity, layers, r, p, size: round(capacity / (layers * (r + p) * size)):
+        "rounded to the nearest, the last token may lack room: round down",
     lambda capacity, layers, r, p, size: _fit(capacity, 1, r, p, size): "a token leaves a row in every layer",
     lambda capacity, layers, r, p, size: _fit(capacity, layers, 2 * r, p, size):
         "the latent is key and value at once: no factor 2",
@@ -60,7 +62,7 @@ def _fit(capacity, layers, r, p, size):
 })
 def check_fit(answer):
     """A function (capacity, layers, r, p, size) -> whole tokens whose cache fits into ``capacity`` bytes."""
-    cases = (10**9, 61, 512, 64, 2), (10**6 - 1, 5, 96, 32, 2), (80 * 2**30, 27, 512, 64, 4)
+    cases = (10**9, 61, 512, 64, 2), (10**6 - 1, 5, 80, 32, 2), (80 * 2**30, 27, 512, 64, 4)
     return [answer(*case) for case in cases]
 
 

@@ -64,14 +64,16 @@ def _rounded(seed, rows, r, columns):
     lambda matrix, u: np.sum(_sigma(matrix) > u):
         "an absolute tolerance: rounding grows with the numbers, so multiply u by the matrix's Frobenius norm",
     lambda matrix, u: np.sum(_sigma(matrix) <= u * np.linalg.norm(matrix)): "those are the ones that are noise",
+    lambda matrix, u: np.sum(_sigma(matrix) > u * _sigma(matrix)[0]):
+        "that is u times the largest singular value; the Frobenius norm counts them all",
     lambda matrix, u: min(matrix.shape): "that is the most that its shape allows",
 })
 def check_own_rank(answer):
     """A function (matrix, u) -> number of singular values above u times the Frobenius norm."""
     whole = np.round(8 * fresh(3)(20, 4)) @ np.round(8 * fresh(4)(4, 12))
     cases = ((_rounded(1, 40, 5, 24), 2.0**-8), (1e-4 * _rounded(2, 30, 3, 12), 2.0**-8), (whole, 2.0**-24),
-             (np.diag([3.0, 1.0, 0.0]), 2.0**-53))
-    return [answer(matrix.copy(), u) for matrix, u in cases]
+             (np.diag([8.0, 6.0, 0.75, 0.5625, 0.0]), 2.0**-4))
+    return [answer(matrix, u) for matrix, u in cases]
 
 
 def _by_svd(latents, up, k, kept=slice(None)):

@@ -64,7 +64,7 @@ def check_reader(answer):
     small = v3 | {"num_hidden_layers": 62, "kv_lora_rank": 256, "qk_rope_head_dim": 32, "num_key_value_heads": 40,
                   "v_head_dim": 64}
     outer = v3 | {"num_hidden_layers": 27, "kv_lora_rank": 1024, "text_config": v3}
-    return [answer(dict(config)) for config in (v3, small, outer)]
+    return [answer(config) for config in (v3, small, outer)]
 
 
 def _read_back(codes, scales, block, up=(True, True), how=np.multiply):

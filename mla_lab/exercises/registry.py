@@ -20,21 +20,43 @@ import inspect
 import pkgutil
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from decimal import Decimal
 from importlib import import_module
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ..arrays import to_numpy
 
+LARGEST = 10**6  # elements of an answer
 LEVELS = ("recall", "compute", "implement", "find the bug")
 OPEN, RIGHT = "not answered yet", "right"
+EXACT = 1e-6  # for what float32 can hold
 EXERCISES: dict[str, Exercise] = {}
 
 
 class Refused(Exception):
     """An answer that is of no use; the message is the sentence for the learner."""
+
+
+class Tried:
+    """A learner's function. It gets copies, which it may write to; what goes wrong in it is said in a sentence."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function, self.returned = function, None
+
+    def __call__(self, *given: Any) -> Any:
+        try:
+            self.returned = self.function(*deepcopy(given))
+        except (Exception, SystemExit) as error:
+            said = " ".join(str(error).split())[:120]
+            raise Refused(f"not yet: your function raised {type(error).__name__}: {said}") from None
+        if self.returned is None:
+            raise Refused("not yet: your function returned None; is there a `return` at its end?")
+        return self.returned
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +90,7 @@ class Exercise:
     right: Any
     wrong: Mapping[Any, str] = field(repr=False)
     see: Callable[[Any], Any] = field(repr=False)
-    close: float = 1e-6
+    close: float = EXACT
 
     def __call__(self, answer: Any) -> str:
         """One sentence on ``answer``: ``right``, ``not answered yet`` (None or ...), or a hint. Never raises."""
@@ -92,16 +114,20 @@ class Exercise:
         for mistake, hint in self.wrong.items():
             if self._same(got, self._seen(mistake)):
                 return f"not yet: {hint}"
+        if not all(np.isfinite(x).all() for x in got):
+            raise Refused("not yet: there is a NaN or an infinity in it")
         if callable(self.right):
             if all(_equal(got[0], other, self.close) for other in got[1:]):
                 raise Refused("not yet: your function gives the same whatever it is given; it must use its arguments")
             if _equal(got[0], want[0], self.close):
-                raise Refused("not yet: right for the first input and not for others; is a number written into it?")
+                raise Refused("not yet: right for the first input and not for others; is a number written into it, or "
+                              "a case left out?")
+        elif self.close > EXACT and _equal(got[0], want[0], 10 * self.close):
+            raise Refused("not yet: close; more digits are needed")
         for x, y in zip(got, want, strict=True):
             if x.shape != y.shape:
-                raise Refused(f"not yet: the shape should be {y.shape}, not {x.shape}")
-            if not np.isfinite(x).all():
-                raise Refused("not yet: there is a NaN or an infinity in it")
+                asked = f"the shape should be {y.shape}, not" if y.shape else "one number is needed, not the shape"
+                raise Refused(f"not yet: {asked} {x.shape}")
         return "not yet: look again"
 
     def _judge_word(self, answer: Any) -> str:
@@ -122,16 +148,14 @@ class Exercise:
             return [_numbers(self.see(answer))]
         if not callable(answer) or isinstance(answer, type):
             raise Refused(f"a function of {inspect.signature(self.right)} is needed, not {_kind(answer)}")
+        tried = Tried(answer)
         try:
-            results = self.see(answer)
+            return [_numbers(result) for result in self.see(tried)]
         except Refused:
             raise
-        except (Exception, SystemExit) as error:
-            said = " ".join(str(error).split())[:120]
-            raise Refused(f"not yet: your function raised {type(error).__name__}: {said}") from None
-        if any(result is None for result in results):
-            raise Refused("not yet: your function returned None; is there a `return` at its end?")
-        return [_numbers(result) for result in results]
+        except Exception:
+            raise Refused(f"not yet: your function returned {_kind(tried.returned)}, which is not what is asked for"
+                          ) from None
 
     def _same(self, got: list[np.ndarray], want: list[np.ndarray]) -> bool:
         return all(_equal(x, y, self.close) for x, y in zip(got, want, strict=True))
@@ -145,9 +169,18 @@ def _kind(answer: Any) -> str:
 def _numbers(answer: Any) -> np.ndarray:
     try:
         values = np.asarray(to_numpy(answer))
-        if values.dtype.kind not in "iuf":  # no text, no objects, no truth values, nothing complex
+        if values.size > LARGEST:
+            raise Refused(f"an answer has no more than a few hundred numbers, not {values.size:,}")
+        if values.dtype.kind == "O" and all(isinstance(x, Real | Decimal) and not isinstance(x, bool)
+                                            for x in values.flat):
+            values = values.astype(np.float64)  # fractions
+        if values.dtype.kind not in "iuf":  # no text, no other objects, no truth values, nothing complex
             raise TypeError
         return values.astype(np.float64)
+    except Refused:
+        raise
+    except OverflowError:
+        raise Refused("not yet: that number is far too large") from None
     except Exception:
         raise Refused(f"a number or an array of numbers is needed, not {_kind(answer)}") from None
 
@@ -159,7 +192,7 @@ def _equal(x: np.ndarray, y: np.ndarray, close: float) -> bool:
     return bool(np.isclose(x, y, rtol=0, atol=close * size, equal_nan=True).all())  # a known mistake may overflow
 
 
-def exercise(notebook: str, level: str, *, right: Any, wrong: Mapping[Any, str], close: float = 1e-6):
+def exercise(notebook: str, level: str, *, right: Any, wrong: Mapping[Any, str], close: float = EXACT):
     """Register the function under it as an `Exercise`; its docstring's first line is the task."""
     if level not in LEVELS:
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
