@@ -1,6 +1,7 @@
 """Every kernel on every case of `mla_lab.kernels.conformance`; the judge's own faults are in test_kernel_mutants.py."""
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,36 @@ def test_torch_tensors_that_require_gradients_are_taken():
     assert not output.requires_grad and to_numpy(output).shape == (1, 1, 2, 4)
 
 
+@pytest.mark.parametrize("place", [p for p in ON_CPU if (p.package, p.dtype) == ("torch", "float32")], ids=str)
+@pytest.mark.parametrize("which", ["q", "kv_cache"])
+def test_channels_that_are_not_neighbours_in_memory_are_read_in_their_order(place, which):
+    """torch's fused operators read neighbours, whatever the strides say; only the public function looks."""
+    case = next(case for case in CASES if case.page is None and case.heads > 1)
+    problem = build(case, place.convert)
+    x = getattr(problem, which)
+    spread = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), float("nan"))[..., ::2]
+    spread[...] = x
+    strided = replace(problem, **{which: spread})
+    if (place.kernel, which) == ("triton", "kv_cache"):
+        with pytest.raises(InputError, match="contiguous"):
+            place.run(strided)
+    else:
+        assert judge(*place.run(strided), strided, case).ok
+
+
+def test_more_splits_than_keys_cost_nothing():
+    assert np.allclose(decode(**GOOD, kernel="tiled", splits=10**9)[1], decode(**GOOD)[1])
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@pytest.mark.parametrize(("how", "words"), [({"m": 5}, "m must be a whole"), ({"n": 48}, "n must be a power of two"),
+                                            ({"splits": 0}, "splits"), ({"stages": 1.5}, "stages")])
+def test_a_launch_that_cannot_run_is_refused(how, words):
+    from mla_lab.kernels.triton_decode import Launch
+    with pytest.raises(InputError, match=words):
+        Launch(**how)
+
+
 def test_an_infinite_query_gives_nan_and_no_warning():
     q, cache = np.ones((1, 1, 2, 5), dtype=np.float32), np.ones((1, 3, 5), dtype=np.float32)
     q[0, 0, 1, 2] = np.inf
@@ -153,9 +184,17 @@ PAGED = {"kv_cache": np.ones((6, 2, 5)), "block_table": np.array([[5, 1], [0, 21
     ({"kernel": "sdpa"}, "torch"),
     ({"kernel": "tiled", "block": 0}, "block"),
     ({"kernel": "tiled", "splits": 0}, "splits"),
+    ({"kernel": "rows", "block": 3}, "kernel 'rows' has no option 'block'; it has none"),
+    ({"kernel": "tiled", "blocks": 3}, "it has block, splits"),
+    ({"kernel": ["rows"]}, "kernel \"['rows']\" is not known"),
+    ({"q": [[[[1.0]]]]}, "must be arrays, not list"),
+    ({"scale": 10**400}, "scale"),
     (PAGED | {"block_table": np.zeros((1, 2), dtype=int)}, "block_table has shape (1, 2)"),
     (PAGED | {"block_table": np.array([[5, 6], [0, 0]])}, "names page 6, but the cache has pages 0 to 5"),
     (PAGED | {"block_table": np.array([[5, -1], [0, 0]])}, "names page -1"),
+    (PAGED | {"block_table": np.array([[5, 1.5], [0, 0]])}, "whole numbers, not float64"),
+    (PAGED | {"block_table": [[5, 1], [0, 0]]}, "whole numbers, not list"),
+    (PAGED | {"kv_cache": np.ones((6, 0, 5)), "lengths": [0, 0]}, "at least one token"),
 ])
 def test_what_does_not_fit_is_said_in_one_sentence(change, words):
     decode(**GOOD)

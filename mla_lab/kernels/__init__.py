@@ -6,7 +6,8 @@ first r are also the value. Letters: b batch, t query tokens, s cached tokens, h
 """
 from __future__ import annotations
 
-import math
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -74,7 +75,10 @@ def decode(
         here.
     """
     keys = check(q, kv_cache, lengths, scale, latent, block_table)
-    run = load(pick(q, keys) if kernel == "auto" else kernel)
+    name = pick(q, keys) if kernel == "auto" else str(kernel)
+    run = load(name)
+    if options:
+        refuse_unknown(options, name, run)
     scratch = Scratch() if scratch is None else scratch
     if is_torch_array(q):
         if q.requires_grad or kv_cache.requires_grad:  # decode is inference: nothing here is recorded
@@ -95,6 +99,14 @@ def load(name: str) -> Callable[..., tuple[Array, Array]]:
         raise InputError(f"kernel {name!r} needs {error.name}, which is not installed.") from None
 
 
+def refuse_unknown(options: dict[str, Any], kernel: str, run: Callable[..., tuple[Array, Array]]) -> None:
+    """Say which options a kernel has where it is given another one."""
+    known = list(inspect.signature(run).parameters)[4:]  # the rest is what every kernel gets
+    for name in options:
+        if name not in known:
+            raise InputError(f"kernel {kernel!r} has no option {name!r}; it has {', '.join(known) or 'none'}.")
+
+
 def pick(q: Array, keys: Keys) -> str:
     """What ``kernel="auto"`` means for these arrays: on a CPU what `bench` found fastest, on a GPU (unmeasured) a plan.
 
@@ -110,6 +122,8 @@ def pick(q: Array, keys: Keys) -> str:
 
 def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, table: Array | None) -> Keys:
     """The cache with its lengths and pages, or one sentence on what does not fit."""
+    if not (hasattr(q, "shape") and hasattr(kv_cache, "shape")):
+        raise InputError(f"q and kv_cache must be arrays, not {type(q).__name__} and {type(kv_cache).__name__}.")
     shape, rows = q.shape, kv_cache.shape
     if len(shape) != 4 or 0 in shape:
         expect_shape("q", q, (None, None, None, None), "[b, t, h, r+p]")
@@ -117,11 +131,13 @@ def check(q: Array, kv_cache: Array, lengths: Any, scale: float, latent: int, ta
     b, width = shape[0], shape[3]
     if len(rows) != 3 or rows[2] != width or (table is None and rows[0] != b):
         expect_shape("kv_cache", kv_cache, (b if table is None else None, None, width), "these queries")
+    if table is not None and rows[1] == 0:
+        raise InputError("kv_cache must have pages of at least one token, not of 0.")
     if type(q) is not type(kv_cache) or q.dtype != kv_cache.dtype or q.device != kv_cache.device:
         same_kind(q=q, kv_cache=kv_cache)  # which says what differs, and takes its time
-    if not (q.dtype.is_floating_point if is_torch_array(q) else q.dtype.kind == "f"):
-        raise InputError(f"q must hold floating-point numbers, not {q.dtype}.")
-    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not 0 < scale < math.inf:
+    if not (q.dtype.is_floating_point if is_torch_array(q) else q.dtype.kind == "f") or q.dtype.itemsize < 2:
+        raise InputError(f"q must hold floating-point numbers of 16 bits or more, not {q.dtype}.")
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not 0 < scale <= sys.float_info.max:
         raise InputError(f"scale must be a positive Python float, not {scale!r}.")
     if positive_int("latent", latent) > width:
         raise InputError(f"latent must be at most the width of a cached row, {width}, not {latent}.")

@@ -44,6 +44,9 @@ class Keys:
         self._counts: tuple[int, ...] | None = None
         self._pages: tuple[tuple[int, ...], ...] | None = None
         if table is not None:
+            if not hasattr(table, "shape") or not namespace(table).isdtype(table.dtype, "integral"):
+                raise InputError("block_table must be an array of whole numbers, "
+                                 f"not {getattr(table, 'dtype', type(table).__name__)}.")
             expect_shape("block_table", table, (batch, None), "these queries")
         if not (on_gpu(lengths) or on_gpu(table)):
             _ = self.counts, self.pages

@@ -37,6 +37,8 @@ def decode(q: Array, keys: Keys, scale: float, scratch: Scratch, splits: int | N
     if splits is None:
         splits = max(1, torch.get_num_threads() // -(-h // ROWS)) if q.device.type == "cpu" else 1
     positive_int("splits", splits)
+    if q.stride(-1) != 1 or keys.cache.stride(-1) != 1:  # below the public function nobody checks, and reads amiss
+        q, keys.cache = q.contiguous(), keys.cache.contiguous()
     found = [one_query(q[i, j], keys.rows(i, 0, max(0, length - t + j + 1)), splits, scale, r)
              for i, length in enumerate(keys.counts) for j in range(t)]
     out, lse = (x[0] if len(x) == 1 else torch.stack(x) for x in zip(*found, strict=True))

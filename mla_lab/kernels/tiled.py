@@ -33,7 +33,7 @@ def decode(
         the parts run at the same time; here they show that the result does not depend on them.
     """
     b, t, h, _ = q.shape
-    splits = positive_int("splits", splits)
+    splits = min(positive_int("splits", splits), max(1, keys.capacity))  # more would be empty
     if block is None:
         block = min(LONGEST, max(SHORTEST, TILE // (t * h * max(4, q.dtype.itemsize))))
     positive_int("block", block)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..arrays import Array
-from ..errors import InputError
+from ..errors import InputError, positive_int
 from .keys import Keys, Scratch
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
@@ -93,6 +93,12 @@ class Launch:
     warps: int = 4
     stages: int = 2
 
+    def __post_init__(self):
+        for name, least in (("m", 16), ("n", 16), ("splits", 1), ("warps", 1), ("stages", 1)):
+            value = positive_int(name, getattr(self, name), least)
+            if name in "mn" and value & (value - 1):
+                raise InputError(f"{name} must be a power of two, not {value}.")
+
 
 def decode(q: Array, keys: Keys, scale: float, scratch: Scratch, launch: Launch | None = None) -> tuple[Array, Array]:
     """Called by `mla_lab.kernels.decode`; without a ``launch`` the fastest one is measured once for each shape."""
@@ -102,6 +108,8 @@ def decode(q: Array, keys: Keys, scale: float, scratch: Scratch, launch: Launch 
         raise InputError("kernel 'triton' takes torch tensors on a CUDA GPU (or TRITON_INTERPRET=1, set at the start).")
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16) or (interpreted and q.dtype == torch.bfloat16):
         raise InputError(f"kernel 'triton' does not take {q.dtype} here; use float16 or float32.")
+    if not (launch is None or isinstance(launch, Launch)):
+        raise InputError(f"launch must be a Launch, not {launch!r}.")
     if keys.cache.stride(2) != 1:
         raise InputError("kernel 'triton' needs a cache whose rows are contiguous.")
     at = {"dtype": torch.int32, "device": q.device}
