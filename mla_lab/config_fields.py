@@ -9,20 +9,11 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
-from .errors import InputError
+from .errors import InputError, short
 
 MOST = 10**9  # larger than any dimension, and products of a few of them can still be printed
 LANGUAGE = ("text_config", "language_config", "llm_config")  # where multimodal configurations keep the language model
 REQUIRED = object()
-
-
-def short(value: object) -> str:
-    """``value`` as Python writes it, cut where a message would be flooded."""
-    try:
-        text = repr(value)
-    except ValueError:  # a whole number of thousands of digits
-        text = "a number too long to print"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True)
@@ -123,42 +114,57 @@ class Fields:
 LARGEST = 16 * 2**20
 
 
-def load(source: str | os.PathLike | Mapping) -> tuple[Mapping, str, str]:
-    """The JSON object in a file, or in the ``config.json`` of a folder; where it was read; what to call the model."""
-    if isinstance(source, Mapping):
-        named = source.get("_name_or_path")
-        return source, "a dictionary", (str(named).rstrip("/").rpartition("/")[2] if named else "") or "this model"
-    path = Path(source)
-    path = path / "config.json" if path.is_dir() else path
+def parse(text: str, where: str) -> dict:
+    """The JSON object that ``text`` is; ``where`` it stood, for a message."""
     def once(pairs: list[tuple[str, object]]) -> dict:
         keys = [key for key, _ in pairs]
         twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
         if twice is not None:
-            raise InputError(f"{path} is no configuration: the key {twice!r} stands twice.")
+            raise InputError(f"{where} is no configuration: the key {short(twice)} stands twice.")
         return dict(pairs)
 
+    try:
+        if len(text) > LARGEST:
+            raise InputError(f"{where} is larger than {LARGEST:,} bytes, which no config.json is.")
+        found = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=once)
+    except InputError:
+        raise
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{where} is no configuration: a number is too long or objects are nested too deep.") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where} must be a JSON object, not {'null' if found is None else type(found).__name__}.")
+    return found
+
+
+def fit_to_show(name: str) -> str:
+    """What to call a model that says it is called ``name``: what can be printed of it, on one line."""
+    return "".join(filter(str.isprintable, name)).strip()[:60] or "this model"
+
+
+def load(source: str | os.PathLike | Mapping) -> tuple[Mapping, str, str]:
+    """The JSON object in a file, or in the ``config.json`` of a folder; where it was read; what to call the model."""
+    if isinstance(source, Mapping):
+        named = source.get("_name_or_path")
+        named = named if isinstance(named, str) else ""
+        return source, "a dictionary", fit_to_show(named.rstrip("/").rpartition("/")[2])
+    path = Path(source)
+    path = path / "config.json" if path.is_dir() else path
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a file; --config takes a config.json.")
         if path.exists() and path.stat().st_size > LARGEST:
             raise InputError(f"{path} is larger than {LARGEST:,} bytes, which no config.json is.")
-        found = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=once)
+        text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; --config takes a config.json.") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not JSON: it is not even UTF-8 text.") from None
-    except InputError:
-        raise
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path} is no configuration: a number is too long or objects are nested too deep.") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
     named = path.resolve().parent.name if path.name == "config.json" else path.stem.removesuffix("_config")
-    return found, str(path), named.rpartition("--")[2] or "this model"
+    return parse(text, str(path)), str(path), fit_to_show(named.rpartition("--")[2])
 
 
 def language_model(raw: Mapping, notes: list[str]) -> Fields:

@@ -1,8 +1,8 @@
 """Which layers of a published configuration keep a cache that grows with the context, and which have an indexer."""
 from __future__ import annotations
 
-from .config_fields import Fields, short
-from .errors import InputError
+from .config_fields import Fields
+from .errors import InputError, short
 
 MOST_LAYERS = 10_000
 # Words of ``layer_types``, as transformers and released configurations spell them.

@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping
 
 from .config import Yarn
-from .config_fields import Fields, short
-from .errors import InputError
+from .config_fields import Fields
+from .errors import InputError, short
 
 UNTYPED = {"rope_theta", "partial_rotary_factor", "mrope_section"}  # a block of these alone scales nothing
 # What is in the code of a class and not in its configurations, by model_type.

@@ -42,7 +42,7 @@ def test_it_starts_where_its_link_says(app):
 def test_each_slider_changes_words_and_pictures(app):
     """All but d and q are in a picture as well as in the words."""
     handles, text, redrawn = app.get_by_role("slider").all(), words(app), 0
-    assert len(handles) == 13
+    assert len(handles) == 14
     for handle in handles:
         images, before = pictures(app), text
         back = press(app, handle)
@@ -52,7 +52,7 @@ def test_each_slider_changes_words_and_pictures(app):
         app.keyboard.press(back)
         until(app, lambda before=before: words(app) == before)
         assert words(app) == before
-    assert redrawn == 11
+    assert redrawn == 12
 
 
 def test_by_keyboard_alone(app):
@@ -62,7 +62,7 @@ def test_by_keyboard_alone(app):
     while "BUTTON" not in seen and len(seen) < 60:
         seen.append(app.evaluate("document.activeElement.getAttribute('role') || document.activeElement.tagName"))
         app.keyboard.press("Tab")
-    wanted = {"slider": 13, "INPUT": 16, "SELECT": 3, "TEXTAREA": 1, "BUTTON": 1, "A": 1}
+    wanted = {"slider": 14, "INPUT": 17, "SELECT": 3, "TEXTAREA": 1, "BUTTON": 1, "A": 1}
     for kind, number in wanted.items():
         assert seen.count(kind) >= number, f"{seen.count(kind)} of {number} {kind} reached by Tab: {seen}"
     app.get_by_label("p qk_rope").focus()

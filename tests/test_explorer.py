@@ -88,6 +88,14 @@ def test_flops_by_counting_one_product_at_a_time():
     assert nb.projection_flops(replace(ODD, q_lora_rank=None)) == 2 * (40 * h * (n + p) + 40 * (r + p) + h * v * 40)
 
 
+def test_users_count_the_index_keys_as_capacity_does():
+    """GLM-5: 78 x 1,152 B of latents and 78 x 132 B of index keys."""
+    glm = of_model(get_model("GLM-5"))
+    assert glm.index_layers == 78
+    assert nb.deployment(glm, nb.attention(glm, "MLA")).token_bytes_per_gpu() == 78 * (1152 + 132)
+    assert nb.deployment(glm, nb.attention(glm, "GQA")).token_bytes_per_gpu() == 78 * 2 * 256 * 2  # a group a GPU
+
+
 def test_users_fill_the_memory_and_no_more():
     for kind in nb.KINDS:
         d = nb.deployment(V3, nb.attention(V3, kind))
@@ -122,6 +130,9 @@ def test_users_fill_the_memory_and_no_more():
         ({"context": 512}, "limits", "512 tokens have no rank above 512"),
         ({"new_tokens": 8192}, "roofline", "this is prefill"),
         ({"layers": 0}, "cache", "layers must be a whole number of at least 1, not 0"),
+        ({"index_layers": 7}, "cache", "index keys of sparse attention in 7 layers, 924 B a token in fp8"),
+        ({"index_layers": 7}, "roofline", "rows that its indexer chose"),
+        ({"index_layers": 62}, "cache", "index_layers must be from 0 to the 61 cached layers, not 62"),
         ({}, "limits", "every claim has something to say"),
     ],
 )
@@ -133,12 +144,14 @@ def test_what_is_impossible_or_vacuous_is_said_in_place(change, section, says):
 
 
 ANY = [0, 1, 2, 3, 7, 64, 128, 8192, MOST]
+FRACTIONS = [1 / 3, 671.0264192, 1e-9, 1234567.0, 0.30000000000000004]
 
 
 def any_setup(draw: random.Random) -> Setup:
     """Values that a person could type, most of them wrong together."""
     pick = {"gpu": [gpu.name for gpu in GPUS], "dtype": list(fp.CACHE_DTYPES), "model": ["<script>", "x&y", "Kimi-K3"]}
     moved = [f for f in fields(Setup) if draw.random() < 0.4]
+    pick |= {name: ANY + FRACTIONS for name in ("memory_gb", "weights_gb")}
     return replace(V3, **{f.name: type(f.default)(draw.choice(pick.get(f.name, ANY))) for f in moved})
 
 
@@ -217,29 +230,58 @@ def test_a_link_brings_every_value_back():
         ("context=-1", "context must be a whole number"),
         ("memory_gb=nan", "memory_gb must be a number from 0"),
         ("gpu=H2000", "GPU 'H2000' is not known; did you mean 'H200'"),
+        ("model=Kimi-K", "the link gives no hidden_size, and model 'Kimi-K' is not known; did you mean 'Kimi-K3'?"),
+        ("model=Llama-3.1-8B&hidden_size=1", "the link gives no num_attention_heads, and Llama-3.1-8B is not MLA"),
+        ("model=this+model&hidden_size=40&num_attention_heads=3&q_lora", "value 'q_lora' is not known"),
+        ("model=%00", "model must be printable text"),
+        (10**6 * "x", "... is not known"),
         ("dtype=bf61", "cache dtype 'bf61' is not known; did you mean 'bf16'"),
     ],
 )
 def test_a_bad_link_is_refused(query, says):
-    with pytest.raises(InputError, match=re.escape(says)):
+    with pytest.raises(InputError, match=re.escape(says)) as refused:
         from_query(query)
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("cut", ["hidden_size", "kv_lora_rank", "layers"])
+def test_a_link_that_lost_a_dimension_shows_no_other_model(cut):
+    """A pasted model is known to nobody else: without its dimensions nothing stands for it."""
+    query = to_query(of_config(json.dumps(CONFIG | V3_DIMS)))
+    assert from_query(query) == of_config(json.dumps(CONFIG | V3_DIMS))
+    with pytest.raises(InputError, match=f"the link gives no {cut}, and model 'this model' is not known"):
+        from_query(re.sub(f"&{cut}=[0-9]+", "", query))
 
 
 CONFIG = {"num_hidden_layers": 3, "hidden_size": 40, "num_attention_heads": 3, "kv_lora_rank": 19, "v_head_dim": 13,
           "qk_nope_head_dim": 11, "qk_rope_head_dim": 6, "q_lora_rank": 17, "rope_theta": 10000}
+V3_DIMS = {"num_hidden_layers": 61, "hidden_size": 7168, "kv_lora_rank": 512}  # no less said for being the same
 
 
 def test_a_pasted_config():
     setup = of_config(json.dumps(CONFIG))
     assert (setup.layers, setup.num_attention_heads, setup.q_lora_rank, setup.model) == (3, 3, 17, "this model")
     assert setup.weights_gb == 0  # an architecture whose matrices are not all known
+    assert of_config("\ufeff" + json.dumps(CONFIG)) == setup
+    assert of_config(json.dumps(CONFIG | {"index_head_dim": 128})).index_layers == 3
+
+
+@pytest.mark.parametrize("name, called", [
+    ("\ud800", "this model"), ("a\x00\nb", "ab"), (5, "this model"), ("x" * 100, "x" * 60), ("deep/er/", "er")])
+def test_a_pasted_name_can_be_shown_and_linked(name, called):
+    setup = of_config(json.dumps(CONFIG | {"_name_or_path": name}))
+    assert setup.model == called and from_query(to_query(setup)) == setup
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ('{"a":', "this is not JSON: Expecting value at line 1, column 6"),
-        ("[1]", "a config.json is one JSON object, not a list"),
+        ("[1]", "this must be a JSON object, not list"),
+        ("null", "this must be a JSON object, not null"),
+        ('{"kv_lora_rank": 512, "kv_lora_rank": 256}', "the key 'kv_lora_rank' stands twice"),
+        (" " * (16 * 2**20 + 1), "larger than 16,777,216 bytes"),
+        (json.dumps({**CONFIG, "index_head_dim": 64}), "index_head_dim must be 128, as in every published model"),
         ("[" * 100_000, "nested too deep"),
         ("{}", "num_hidden_layers is missing"),
         (json.dumps({**CONFIG, "kv_lora_rank": None, "qk_nope_head_dim": None, "qk_rope_head_dim": None,

@@ -13,7 +13,7 @@ from ..errors import InputError, positive_int
 from ..models import Model
 from ..serving.capacity import Deployment
 from ..serving.gpus import Gpu, get_gpu
-from .setup import Setup
+from .setup import INDEX_WIDTH, Setup
 
 T = TypeVar("T")
 KINDS = ("MHA", "GQA", "MQA", "MLA")
@@ -58,7 +58,10 @@ def attention(setup: Setup, kind: str) -> Attention:
     how = {"num_hidden_layers": layers, "cache_layers": layers, "num_attention_heads": h, "source": "",
            "source_kind": "config_file"}
     if kind == "MLA":
-        c = setup.config()
+        c, index = setup.config(), setup.index_layers
+        if not 0 <= index <= layers:
+            raise InputError(f"index_layers must be from 0 to the {layers} cached layers, not {index}.")
+        how |= {"index_layers": index, "index_head_dim": INDEX_WIDTH} if index else {}
         r, p = c.kv_lora_rank, c.qk_rope_head_dim
         return Attention("MLA", f"{r} + {p}", Model("MLA", "mla", mla=c, **how), 2 * r + p, 2 * r + p)
     groups = {"MHA": h, "GQA": positive_int("groups", setup.groups), "MQA": 1}[kind]

@@ -41,6 +41,9 @@ def cache(setup: Setup) -> Section:
     if mla and gqa and mla[1] >= gqa[1]:
         says.append(f"MLA saves nothing here: its row of {number(mla[1])} B is not smaller than {gqa[0].name}'s "
                     f"{number(gqa[1])} B.")
+    if mla and setup.index_layers:
+        says.append(f"Not in the table: index keys of sparse attention in {setup.index_layers} layers, "
+                    f"{fp.index_bytes(mla[0].model):,} B a token in fp8. The users that fit count them.")
     if not setup.qk_rope_head_dim:
         says.append("No rope key: no position reaches this attention unless something else brings it.")
     title = "Cache"
@@ -68,8 +71,9 @@ def fit(setup: Setup) -> Section:
     share, page = Deployment.utilization, Deployment.page
     memory, weights = f"{setup.memory_gb:g} GB", f"{setup.weights_gb:g} GB"
     says = [f"{setup.tp} x {setup.gpu} of {memory}, of which {100 * share:g} % for weights and cache; weights of "
-            f"{weights} dealt out evenly; users of {setup.context:,} tokens in pages of {page}. Keys and values are "
-            "dealt out by head, then copied; a latent has no heads: each GPU keeps all of it."]
+            f"{weights} (a model's own: in fp8) dealt out evenly; users of {setup.context:,} tokens in pages of "
+            f"{page}. Keys and values are dealt out by head, then copied; a latent has no heads: each GPU keeps all of "
+            "it."]
     deployed = made[3][1]
     if deployed:
         room = float(deployed[0].cache_room_per_gpu())

@@ -1,14 +1,13 @@
 """What a reader of the explorer can choose, as one value; it can be written as a link and read back."""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from urllib.parse import parse_qsl, urlencode
 
 from ..config import DIMENSIONS, MLAConfig
-from ..config_fields import short
-from ..errors import InputError, unknown
+from ..config_fields import MOST, Fields, parse
+from ..errors import InputError, short, unknown
 from ..footprint import CACHE_DTYPES
 from ..models import Model, get_model, verifiable
 from ..read_config import read_config
@@ -16,7 +15,7 @@ from ..serving.capacity import Deployment
 from ..serving.gpus import get_gpu
 from ..serving.parameters import parameters
 
-MOST = 10**9
+INDEX_WIDTH = 128  # of the keys that an indexer caches, in every published model that has one
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class Setup:
         As in config.json; ``q_lora_rank`` 0 means that there is none.
     layers : int
         Layers whose cache grows with the context.
+    index_layers : int
+        How many of them cache an index key of sparse attention (DSA), `INDEX_WIDTH` wide, besides the latent.
     groups : int
         Key-value heads of the GQA that MLA is compared with.
     context, batch : int
@@ -56,6 +57,7 @@ class Setup:
     qk_rope_head_dim: int = 64  # p
     v_head_dim: int = 128  # v
     layers: int = 61
+    index_layers: int = 0
     groups: int = 8
     context: int = 8192
     batch: int = 32
@@ -81,9 +83,12 @@ DIMENSION_FIELDS = ("hidden_size", "num_attention_heads", "q_lora_rank", "kv_lor
 def of_model(model: Model, start: Setup | None = None, raw: Mapping | None = None) -> Setup:
     """``start`` with the dimensions, the layers and the weights of ``model``, which was read from ``raw``."""
     c = model.mla or verifiable(model).mla  # refuses a model without MLA
+    if model.index_layers and model.index_head_dim != INDEX_WIDTH:
+        raise InputError(f"index_head_dim must be {INDEX_WIDTH}, as in every published model, not "
+                         f"{model.index_head_dim}.")
     dims = {name: getattr(c, name) for name in DIMENSIONS}
     return replace(start or Setup(), model=model.name, **dims, q_lora_rank=c.q_lora_rank or 0,
-                   layers=model.cache_layers, weights_gb=weights_of(model, raw))
+                   layers=model.cache_layers, index_layers=model.index_layers or 0, weights_gb=weights_of(model, raw))
 
 
 def weights_of(model: Model, raw: Mapping | None) -> float:
@@ -97,14 +102,7 @@ def weights_of(model: Model, raw: Mapping | None) -> float:
 
 def of_config(text: str, start: Setup | None = None) -> Setup:
     """``start`` with the dimensions of a pasted ``config.json``."""
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"this is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.") from None
-    except (ValueError, RecursionError):
-        raise InputError("this is no configuration: a number is too long or objects are nested too deep.") from None
-    if not isinstance(raw, dict):
-        raise InputError(f"a config.json is one JSON object, not a {type(raw).__name__}.")
+    raw = parse(text, "this")
     return of_model(read_config(raw), start, raw)
 
 
@@ -112,38 +110,47 @@ def of_config(text: str, start: Setup | None = None) -> Setup:
 
 def to_query(setup: Setup) -> str:
     """A link's query: the model, and every value that is not the one that it and the GPU start with."""
-    base = replace(_start(setup.model), memory_gb=get_gpu(setup.gpu).memory_gb)
-    moved = {f.name: getattr(setup, f.name) for f in fields(Setup)
-             if f.name != "model" and getattr(setup, f.name) != getattr(base, f.name)}
-    return urlencode({"model": setup.model} | {name: f"{value:g}" if isinstance(value, float) else value
+    start, _ = _start(setup.model)
+    base = replace(start or Setup(), memory_gb=get_gpu(setup.gpu).memory_gb)
+    moved = {f.name: getattr(setup, f.name) for f in fields(Setup) if f.name != "model" and (
+        getattr(setup, f.name) != getattr(base, f.name) or (not start and f.name in DIMENSION_FIELDS))}
+    return urlencode({"model": setup.model} | {name: value if isinstance(value, str) else repr(value).removesuffix(".0")
                                                for name, value in moved.items()})
 
 
-def _start(model: str) -> Setup:
-    """Where a link starts: the named model's values. One that was pasted has no name that another machine knows."""
+def _start(model: str) -> tuple[Setup | None, str]:
+    """Where a link starts: the named model's values, or why there are none: a pasted one is known to nobody else."""
     try:
-        return of_model(get_model(model))
-    except InputError:
-        return replace(Setup(), model=model)
+        return of_model(get_model(model)), ""
+    except InputError as error:
+        return None, str(error)
 
 
 def from_query(query: str) -> Setup:
-    """The value that `to_query` wrote. A name that it does not write, or a value of another kind, is refused."""
+    """The value that `to_query` wrote. A name that it does not write, or a value of another kind, is refused.
+
+    So is a model that is not published, if the link, which may be cut off or older, does not give all its dimensions.
+    """
     kinds, given = {f.name: type(f.default) for f in fields(Setup)}, {}
     for name, text in parse_qsl(query.lstrip("?"), keep_blank_values=True):
         if name not in kinds:
             raise unknown("value", name, kinds)
-        given[name] = text if kinds[name] is str else _number(name, text, kinds[name])
+        given[name] = _number(name, text, kinds[name]) if kinds[name] is not str else Fields({name: text}).text(name)
     if given.get("dtype", "bf16") not in CACHE_DTYPES:
         raise unknown("cache dtype", given["dtype"], CACHE_DTYPES)
     gpu = get_gpu(given.get("gpu", Setup.gpu))
-    return replace(_start(given.pop("model", Setup.model)),
+    model = given.pop("model", Setup.model)
+    start, why = _start(model)
+    missing = [name for name in DIMENSION_FIELDS if name not in given]
+    if not start and missing:
+        raise InputError(f"the link gives no {missing[0]}, and {why}")
+    return replace(start or Setup(model=model),
                    **{"memory_gb": float(gpu.memory_gb)} | given | {"gpu": gpu.name})
 
 
 def _number(name: str, text: str, kind: type) -> int | float:
     try:
-        value = kind(text) if len(text) < 20 and text.isascii() else -1
+        value = kind(text) if len(text) < 25 and text.isascii() else -1
     except ValueError:
         value = -1
     if not 0 <= value <= MOST:  # also not a number that is none

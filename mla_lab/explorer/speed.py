@@ -32,6 +32,8 @@ def roofline(setup: Setup) -> Section:
     if made[3][1]:
         here, needed = setup.num_attention_heads // setup.tp * setup.new_tokens, nb.rows_at_ridge(setup, made[3][1][0])
         says.append(f"MLA reaches the ridge at {needed:.1f} heads x new tokens on one GPU; here there are {here:,}.")
+    if setup.index_layers:
+        says.append("Sparse attention multiplies and reads the rows that its indexer chose; counted here are all rows.")
     if setup.new_tokens >= setup.context:
         says.append("With as many new tokens as cached ones this is prefill, of which the causal mask leaves out up to "
                     "half; the counts are for decoding.")

@@ -33,6 +33,7 @@ NUMBERS = {
     "qk_rope_head_dim": ("p qk_rope", 0, 256, 2),
     "v_head_dim": ("v v_head", 16, 512, 16),
     "layers": ("cached layers", 1, 128, 1),
+    "index_layers": ("with index keys", 0, 128, 1),
     "groups": ("GQA groups", 1, 128, 1),
     "context": ("cached tokens", 1, 2**20, 0),
     "batch": ("requests", 1, 2**12, 0),
