@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mla_lab: {error}", file=sys.stderr)
         return 2
     except MemoryError:
-        print("mla_lab: there is not enough memory for a layer of these dimensions; leave out case 5 (--case 1 2 3 4).",
-              file=sys.stderr)
+        hint = "; leave out case 5 (--case 1 2 3 4)" if args.command == "verify" else ""
+        print(f"mla_lab: there is not enough memory for arrays of these dimensions{hint}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("mla_lab: interrupted.", file=sys.stderr)

@@ -20,6 +20,10 @@ MOONCAKE = [
     {"timestamp": 30535, "input_length": 7322, "output_length": 490, "hash_ids": [0, *range(14, 28)]},
     {"timestamp": 30535, "input_length": 1024, "output_length": 0, "hash_ids": [0, 14]},
 ]
+BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45.5,GPT-4,1087,230,1317,API log
+"""
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9951690,396,109
@@ -85,9 +89,19 @@ def test_azure_has_lengths_and_no_prefixes(tmp_path):
     assert trace.granularity is None and page_cost(trace, 64).hit_tokens is None
     zoned = AZURE.replace("46.6805900", "46.680590+00:00").replace("50.9951690", "50.995169+00:00")
     assert [r.input_tokens for r in read_trace(written(tmp_path, zoned)).requests] == [374, 879, 396]
+    head = AZURE.splitlines()[0]
+    zones = f"{head}\n2024-05-12 00:00:00+02:00,1,7\n2024-05-11 21:30:00,2,7\n2024-05-11 23:00:00+00:00,3,7\n"
+    assert [(r.arrival, r.input_tokens) for r in read_trace(written(tmp_path, zones)).requests] == [
+        (0, 2), (1800, 1), (5400, 3)], "a time without a zone is UTC"
     for act in (trace.shared_tokens, lambda: replay(trace, 10, 64)):
         with pytest.raises(InputError, match="says nothing of shared beginnings"):
             act()
+
+
+def test_burstgpt_has_seconds_and_no_prefixes(tmp_path):
+    trace = read_trace(written(tmp_path, BURST))
+    assert [(r.arrival, r.input_tokens, r.output_tokens) for r in trace.requests] == [(0, 472, 18), (40.5, 1087, 230)]
+    assert trace.granularity is None and trace.what.startswith("BurstGPT trace")
 
 
 def bad(line, **changes):
@@ -103,6 +117,10 @@ def bad(line, **changes):
     (bad(0, timestamp="now"), ["timestamp", "'now'"]), (bad(0, timestamp=-5), ["timestamp", "-5"]),
     (json.dumps(MOONCAKE[0]).replace("27482", "NaN"), ["timestamp", "nan"]),
     ("{" + '"a":{' * 100_000 + "\n", ["line 1", "not a JSON object"]),
+    (bad(0, timestamp=10**400), ["line 1", "from 0 to 10^15"]),
+    (BURST.replace("45.5", "inf"), ["line 3", "Timestamp must be like 45", "'inf'"]),
+    (BURST.replace("45.5", "soon"), ["line 3", "Timestamp", "'soon'"]),
+    (BURST.replace("Response", "Reply"), ["no column 'Response tokens'", "'Reply tokens'"]),
     (AZURE.replace("TIMESTAMP", "TIME"), ["no column 'TIMESTAMP'", "'TIME'"]),
     (AZURE.replace("374", "37x"), ["line 2", "ContextTokens", "'37x'"]),
     (AZURE.replace("109", ""), ["line 3", "GeneratedTokens", "''"]),

@@ -12,7 +12,7 @@ def add(commands: argparse._SubParsersAction) -> None:
                                 allow_abbrev=False)
     which_model(pages, "bytes of which model (DeepSeek-V3)")
     pages.add_argument("--trace", metavar="FILE",
-                       help="requests: Mooncake JSON lines or Azure CSV (without it, synthetic conversations)")
+                       help="requests: Mooncake JSON lines, Azure or BurstGPT CSV (none: synthetic conversations)")
     pages.add_argument("--requests", type=whole, metavar="N",
                        help="the first N requests of the file, or N synthetic ones (400)")
     pages.add_argument("--page", type=whole, action="append", metavar="N",

@@ -46,6 +46,7 @@ def work(rank: int, size: int, args: argparse.Namespace, meeting: str) -> list[d
 def child(rank: int, size: int, args: argparse.Namespace, meeting: str, result: str, parent: int) -> None:
     """A rank that `host` has started. Its exit code says whose fault a failure is."""
     from .ranks import stop_with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; whoever started the ranks stops them
     stop_with(parent)
     try:
         reports = work(rank, size, args, meeting)

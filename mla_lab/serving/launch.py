@@ -170,7 +170,7 @@ def show(found: dict, args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: equal; 1: not equal; 2: bad input; 3: a rank was lost."""
+    """0: equal; 1: not equal; 2: bad input; 3: a rank was lost; 130: interrupted."""
     try:
         args = options().parse_args(argv)
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -185,6 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RankLost as error:
         print(f"mla_lab: {error}.", file=sys.stderr)
         return LOST
+    except KeyboardInterrupt:
+        print("mla_lab: interrupted.", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

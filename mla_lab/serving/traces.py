@@ -1,4 +1,4 @@
-"""Request traces: synthetic ones with stated distributions, and two public formats read from a file.
+"""Request traces: synthetic ones with stated distributions, and three public formats read from a file.
 
 A prompt is a sequence of runs ``(identity, tokens)``: two prompts share their beginning as far as their runs agree.
 """
@@ -8,9 +8,9 @@ import csv
 import json
 import math
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
@@ -129,12 +129,14 @@ def synthetic(chat: Chat | None = None, seed: int = 0) -> Trace:
 # --- public formats -------------------------------------------------------------------------------------------------
 
 def read_trace(path: str | os.PathLike, limit: int | None = None) -> Trace:
-    """Read the first ``limit`` requests (all by default) of a file in one of two public formats.
+    """Read the first ``limit`` requests (all by default) of a file in one of three public formats.
 
     * Mooncake, JSON lines: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``, one for every 512
       tokens of the prompt or part of them (github.com/kvcache-ai/Mooncake, FAST25-release/traces).
     * Azure LLM inference, CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens`` (github.com/Azure/AzurePublicDataset). It
       says nothing of shared beginnings.
+    * BurstGPT, CSV: ``Timestamp`` (s), ``Request tokens``, ``Response tokens`` and more (github.com/HPMLL/BurstGPT).
+      It says nothing of them either.
 
     Raises
     ------
@@ -149,11 +151,13 @@ def read_trace(path: str | os.PathLike, limit: int | None = None) -> Trace:
             if first.lstrip().startswith("{"):
                 requests, name, granularity = _mooncake(path, file), "Mooncake", MOONCAKE_BLOCK
             elif "ContextTokens" in first:
-                requests, name, granularity = _azure(path, file), "Azure", None
+                requests, name, granularity = _table(path, file, AZURE, since_1970), "Azure", None
+            elif "Request tokens" in first:
+                requests, name, granularity = _table(path, file, BURST, float), "BurstGPT", None
             else:
                 raise InputError(f"{path} is not a trace: its first line should be a JSON object with timestamp, "
-                                 "input_length, output_length and hash_ids (Mooncake), or the heading "
-                                 "TIMESTAMP,ContextTokens,GeneratedTokens (Azure).")
+                                 "input_length, output_length and hash_ids (Mooncake), or a heading with "
+                                 f"{','.join(AZURE)} (Azure) or {','.join(BURST)} (BurstGPT).")
             found = list(islice(requests, limit))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.") from None
@@ -191,27 +195,38 @@ def _mooncake_line(line: str, where: str) -> Request:
                          f"{MOONCAKE_BLOCK} of {tokens} tokens or part of them.")
     runs = [(i, min(MOONCAKE_BLOCK, tokens - MOONCAKE_BLOCK * n)) for n, i in enumerate(ids)]
     time = row["timestamp"]
-    if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time < math.inf:
-        raise InputError(f"{where}: timestamp must be a number of milliseconds from 0 on, not {time!r}.")
+    if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 <= time <= 10**15:
+        raise InputError(f"{where}: timestamp must be a number of milliseconds from 0 to 10^15, "
+                         f"not {time!r:.40}.")
     return Request(time / 1000, tuple(runs), _count(row["output_length"], "output_length", where))
 
 
-def _azure(path: str, lines: Iterator[str]) -> Iterator[Request]:
-    rows = csv.DictReader(lines)
-    for name in ("TIMESTAMP", "ContextTokens", "GeneratedTokens"):
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # arrival, prompt, output
+BURST = ("Timestamp", "Request tokens", "Response tokens")
+LIKE = {"TIMESTAMP": "2023-11-16 18:15:46.68,", "Timestamp": "45 or 45.5, in seconds,"}
+
+
+def since_1970(text: str) -> float:
+    """Seconds of a date and time, which is UTC where it names no zone."""
+    time = datetime.fromisoformat(text)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _table(path: str, lines: Iterator[str], names: Sequence[str], seconds: Callable[[str], float]) -> Iterator[Request]:
+    rows, (at, prompt, reply) = csv.DictReader(lines), names
+    for name in names:
         if name not in (rows.fieldnames or ()):
             raise InputError(f"{path} has no column {name!r}; it has {', '.join(map(repr, rows.fieldnames or ()))}.")
     for row in rows:
         where = f"{path}, line {rows.line_num}"
         try:
-            time = datetime.fromisoformat((row["TIMESTAMP"] or "").strip())
-        except ValueError:
-            raise InputError(f"{where}: TIMESTAMP must be like 2023-11-16 18:15:46.68, "
-                             f"not {row['TIMESTAMP']!r}.") from None
-        seconds = (time.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
-        tokens = _count(row["ContextTokens"], "ContextTokens", where)
-        output = _count(row["GeneratedTokens"], "GeneratedTokens", where)
-        yield Request(seconds, ((rows.line_num, tokens),), output)
+            arrival = seconds((row[at] or "").strip())
+        except (ValueError, OverflowError):
+            arrival = math.nan
+        if not abs(arrival) <= 10**12:
+            raise InputError(f"{where}: {at} must be like {LIKE[at]} not {row[at]!r}.")
+        yield Request(arrival, ((rows.line_num, _count(row[prompt], prompt, where)),),
+                      _count(row[reply], reply, where))
 
 
 def _count(value: object, name: str, where: str) -> int:
