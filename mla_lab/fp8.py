@@ -33,7 +33,7 @@ def encode(x: np.ndarray) -> np.ndarray:
     The clamp is explicit because casts disagree: of 465, ml_dtypes 0.6 makes NaN and torch 2.13 makes 448.
     """
     x = np.asarray(x)
-    size = np.minimum(np.abs(x), LARGEST)
+    size = np.fmin(np.abs(x), LARGEST)  # a number for NaN, too, whose code is set below
     exponent = np.frexp(np.maximum(size, 2.0**-6))[1] - 1  # of the leading bit; -6 for subnormal numbers and zero
     code = np.rint(np.ldexp(size, 3 - exponent)) + 8 * (exponent + 6)
     return np.where(np.isnan(x), 127, code).astype(np.uint8) | (np.signbit(x).astype(np.uint8) << 7)

@@ -55,6 +55,13 @@ def test_encoding_is_torchs_cast_after_a_clamp(x):
     same(fp8.E4M3[fp8.encode(x)], cast.float().numpy())
 
 
+def test_every_bfloat16_encodes_as_torch_encodes_it():
+    """NaN that signals included: nothing is said of it."""
+    x = (np.arange(2**16, dtype=np.uint32) << 16).view(np.float32)
+    cast = torch.from_numpy(x).clamp(-fp8.LARGEST, fp8.LARGEST).to(torch.float8_e4m3fn)
+    np.testing.assert_array_equal(fp8.encode(x), bits(cast))
+
+
 @given(st.integers(0, 126), st.booleans())
 def test_halfway_goes_to_the_even_code(code, negative):
     sign = -1 if negative else 1

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import round_to_bfloat16
+from ..arrays import expect_shape, round_to_bfloat16
 from ..errors import InputError
 from ..fp8 import E4M3, encode
 from .quantize import STORING, TILE, Stored, Storing, quantize
@@ -57,6 +57,7 @@ def split(rows: np.ndarray, latent: int = 512, rope: int = 64, rules: Storing = 
 def pack(c_kv: np.ndarray, k_rope: np.ndarray, rules: Storing = STORING) -> np.ndarray:
     """Rows ``[s, r]`` and ``[s, p]`` as bytes: the latent in e4m3 with a scale for each tile, the rope key in bf16."""
     stored = quantize(c_kv, "e4m3", "tile", rules)
+    expect_shape("k_rope", k_rope, (len(c_kv), None), "a rope key for each latent")
     bits = round_to_bfloat16(np.asarray(k_rope, np.float32)).view(np.uint32) >> 16
     return join(Parts(encode(stored.numbers), stored.scales, bits.astype(np.uint16)), rules)
 

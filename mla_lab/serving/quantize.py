@@ -142,13 +142,13 @@ def quantize(x: np.ndarray, form: str | Format, granularity: str, rules: Storing
     scales_from : array [s, ...], optional
         The values whose largest sets the scale, where they are others than ``x``.
     """
-    form, x = _format(form), np.asarray(x, np.float32)
+    form, x = _format(form), _finite("latents", x)
     if granularity not in GRANULARITIES:
         raise unknown("granularity", granularity, GRANULARITIES)
     if x.ndim != 2 or 0 in x.shape:
         raise InputError(f"latents must have the shape [tokens, channels], none of them 0, not {x.shape}.")
     block = GRANULARITIES[granularity](*x.shape)
-    source = x if scales_from is None else np.asarray(scales_from, np.float32)
+    source = x if scales_from is None else _finite("scales_from", scales_from)
     scales = rules.block_scale(largest_of(source, GRANULARITIES[granularity](*source.shape)), form.largest)
     if scales.shape != blocks(x.shape, block):
         raise InputError(f"scales of values {source.shape} do not fit {x.shape}, one for each {granularity}.")
@@ -170,6 +170,16 @@ def half_step(x: np.ndarray, form: str | Format, stored: Stored) -> np.ndarray:
     """
     form, x, scale = _format(form), np.asarray(x, np.float64), stored.each_scale().astype(np.float64)
     return form.step(np.abs(x) / scale * (1 + 2.0**-22)) * scale / 2 + 2.0**-22 * np.abs(x)
+
+
+def _finite(name: str, x: np.ndarray) -> np.ndarray:
+    """``x`` in float32; one infinity or NaN would spoil the scale of its whole block."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(x, np.float32)
+    if not np.isfinite(x).all():
+        raise InputError(f"{name} must be finite in float32, but {np.count_nonzero(~np.isfinite(x))} of {x.size} are "
+                         "not.")
+    return x
 
 
 def _format(form: str | Format) -> Format:
