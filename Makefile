@@ -12,6 +12,8 @@ PY = .venv/bin/python
 PIP = $(PY) -m pip install --quiet
 # What nbval compares and how long a cell may take; tests/test_harness.py proves that these very flags turn red.
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout 60
+# A process for each core. The cells of a notebook need one kernel, so a file stays in one process.
+PARALLEL = -n $(WORKERS) --dist loadfile
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Warnings as errors are for the tests (pyproject.toml), not for the kernels that nbval starts.
@@ -27,16 +29,16 @@ verify: .venv/.verify  ## check every claim on NumPy (installs NumPy only)
 test: lint test-unit test-notebooks-numpy test-notebooks-torch  ## everything that CI checks
 
 test-unit: .venv/.test  ## the tests of tests/
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile tests
+	@$(PY) -m pytest $(PARALLEL) tests
 
 # The stored outputs are the same on both backends and for any number of threads, so one set of them holds all to the
 # same numbers.
 # pytest fails where it collects nothing, so an empty folder is not green.
 test-notebooks-numpy: .venv/.test  ## every stored output of the notebooks, computed again on NumPy
-	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=2 $(PY) -m pytest $(NBVAL) notebooks
+	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest $(PARALLEL) $(NBVAL) notebooks
 
 test-notebooks-torch: .venv/.test  ## the same on torch
-	@MLA_LAB_BACKEND=torch OMP_NUM_THREADS=1 $(PY) -m pytest $(NBVAL) notebooks
+	@MLA_LAB_BACKEND=torch OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest $(PARALLEL) $(NBVAL) notebooks
 
 lint: .venv/.test  ## ruff
 	@$(PY) -m ruff check --quiet --output-format concise .

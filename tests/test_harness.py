@@ -24,7 +24,9 @@ from sample_notebook import PNG, sample_lesson
 
 ROOT = Path(__file__).parent.parent
 REAL = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))[:1]
-NBVAL = shlex.split(re.search(r"^NBVAL = (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1])
+MAKEFILE = dict(re.findall(r"^(\w+) \??= ?(.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+NBVAL = shlex.split(MAKEFILE["NBVAL"])
+PARALLEL = shlex.split(MAKEFILE["PARALLEL"].replace("$(WORKERS)", MAKEFILE["WORKERS"]))
 
 
 def cell_with(nb: NotebookNode, source: str) -> NotebookNode:
@@ -136,7 +138,7 @@ def nb(lesson) -> NotebookNode:
 
 def run_nbval(folder: Path) -> tuple[int, dict[str, dict[int, str]], str]:
     """Exit status, outcome of each cell of each notebook in the folder, and what pytest printed."""
-    command = [sys.executable, "-m", "pytest", *NBVAL, "-rA", "-q", "--color=no", "-p", "no:hypothesispytest", "."]
+    command = [sys.executable, "-m", "pytest", *PARALLEL, *NBVAL, "-rA", "-q", "--color=no", "-p", "no:hypothesispytest", "."]
     config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", ".", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
     ran = subprocess.run(
