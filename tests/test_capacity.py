@@ -58,7 +58,7 @@ def test_a_config_gives_what_the_table_gives(tmp_path):
     """The table's rows and a config.json go through one reader."""
     row = {"model_type": "deepseek_v3", "hidden_size": 7168, "vocab_size": 129280, "intermediate_size": 18432,
            "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
-           "first_k_dense_replace": 3, "topk_method": "noaux_tc"}
+           "first_k_dense_replace": 3, "topk_method": "noaux_tc", "max_position_embeddings": 163_840}
     assert replace(parameters(V3, row), source="", repository="") == replace(parameters(V3), source="", repository="")
     every_second = parameters(V3, row | {"moe_layer_freq": 2})
     assert (every_second.moe_layers, parameters(V3, row).moe_layers) == (29, 58)
@@ -214,6 +214,20 @@ def test_every_gpu_has_a_source_and_sane_figures():
         assert gpu.driver_mib is None or 1 < gpu.driver_mib * 2**20 / (gpu.memory_gb * 1e9) < 1.075
         assert any("10^9 B" in said for said in assumptions(on(gpu.name, 1, weight_dtype="int4"), 1.0, None))
     assert get_gpu("nvidia h200") is get_gpu("NVIDIA-H200") is get_gpu("H200")
+
+
+@pytest.mark.parametrize("name, longest", [("DeepSeek-V3", 163_840), ("Kimi-K2-Instruct", 131_072),
+                                           ("Kimi-K2.5", 262_144), ("GLM-5", 202_752), ("Qwen3-32B", 40_960)])
+def test_a_context_beyond_the_models_own_is_said(name, longest):
+    said = [" ".join(assumptions(on("B200", 8, context=n, model=get_model(name)), 1.0, None))
+            for n in (longest, longest + 1)]
+    assert [f"max_position_embeddings, {longest:,}" in text for text in said] == [False, True]
+    assert "--max-model-len" not in " ".join(assumptions(on("B200", 8, context=10**7, weights_gb=9.0), 1.0, None))
+
+
+def test_more_gpus_than_a_node_has_are_said():
+    said = [" ".join(assumptions(on("H200", n, "dp"), 1.0, None)) for n in (8, 16)]
+    assert ["several nodes" in text for text in said] == [False, True]
 
 
 def test_the_command_and_its_json(tmp_path, capsys):

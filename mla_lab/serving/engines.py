@@ -87,6 +87,10 @@ def assumptions(d: Deployment, efficiency: float, link_gb: float | None) -> list
             if d.parallel == "tp" else
             "data-parallel attention deals out routed experts only; every GPU has all other weights",
         ]
+    longest = p and p.max_position_embeddings
+    if longest and d.context > longest:
+        said.append(f"{d.context:,} tokens are beyond the model's max_position_embeddings, {longest:,}: vLLM refuses "
+                    "such a --max-model-len unless told otherwise (vllm-project/vllm#7080)")
     row = fp.CACHE_DTYPES[d.kv_dtype].layout
     said.append(f"cache in {d.kv_dtype}: {row}; {m.cache_layers} layers; requests take whole pages of {d.page} tokens")
     if m.index_layers:
@@ -96,6 +100,8 @@ def assumptions(d: Deployment, efficiency: float, link_gb: float | None) -> list
         part = "all" if d.dcp == 1 else f"1/{d.dcp}"
         said.append(f"the latent has no heads: each tensor-parallel GPU keeps {part} of it" if d.parallel == "tp" else
                     "each GPU keeps whole requests, so no latent is stored twice")
+    if d.gpus > NODE:
+        said.append(f"{d.gpus:,} GPUs are several nodes of {NODE}; the commands below do not say how the nodes meet")
     link = link_gb or (gpu.link_gb if d.gpus <= NODE else NETWORK_GB)
     how = "given" if link_gb else "data sheet, one direction" if d.gpus <= NODE else "a 400 Gb/s card for each GPU"
     rates = f"{gpu.bf16_tflops:,g} TFLOP/s in bf16" + (f", {gpu.fp8_tflops:,g} in fp8" if gpu.fp8_tflops else "")

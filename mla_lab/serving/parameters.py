@@ -40,6 +40,8 @@ class Parameters:
     hidden_size, moe_layers, experts_per_layer, experts_per_token : int
     mtp : int
         Weights of the multi-token-prediction layers, which are counted apart; embedding and head are not theirs.
+    max_position_embeddings : int or None
+        Tokens that a context of the model may have at most; None where that was not read.
     source, repository : str
         Where the fields were read; the model's name on Hugging Face, where it is known.
     """
@@ -56,6 +58,7 @@ class Parameters:
     experts_per_layer: int = 1
     experts_per_token: int = 1
     mtp: int = 0
+    max_position_embeddings: int | None = None
     source: str = ""
     repository: str = ""
 
@@ -143,7 +146,8 @@ def count(f: Fields, model: Model, source: str) -> Parameters:
         embedding=vocabulary * d,
         head=0 if f.flag("tie_word_embeddings", False) else vocabulary * d, hidden_size=d,
         moe_layers=moe, experts_per_layer=routed or 1, experts_per_token=chosen,
-        mtp=extra * (block + index_norms + 2 * d * d + 3 * d), source=source)
+        mtp=extra * (block + index_norms + 2 * d * d + 3 * d),
+        max_position_embeddings=f.whole("max_position_embeddings", None), source=source)
 
 
 def _attention(f: Fields, model: Model, d: int, kind: str) -> tuple[int, int, int]:
