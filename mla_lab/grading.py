@@ -17,15 +17,15 @@ from typing import Any
 from .errors import InputError
 from .exercises.registry import EXERCISES, OPEN, RIGHT, all_exercises
 
-CALL = re.compile(r"^[^#\n]*\bexercises\.(check_\w+)\(\s*([A-Za-z_]\w*)\s*\)", re.MULTILINE)
-GONE = "its cell is gone"
+CALL = re.compile(r"^[^#\n]*(?<!\bdef )\b(check_\w+)\(\s*([^\W\d]\w*)\s*\)", re.MULTILINE)
+GONE = "no cell calls its checker with a variable"
 QUIET = logging.getLogger("mla_lab.grading")  # a kernel that dies is a result here, and is said once
 QUIET.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
 class Stub:
-    """Where an exercise is answered: ``exercises.CHECKER(VARIABLE)`` in a cell."""
+    """Where an exercise is answered: ``CHECKER(VARIABLE)`` in a cell, wherever the checker was imported from."""
 
     cell: int
     checker: str
@@ -50,11 +50,13 @@ def read(path: Path) -> Any:
     """A notebook of format 4, or one sentence on what is wrong with the file."""
     import nbformat
     try:
-        text = path.read_bytes().decode("utf-8")
-        return nbformat.reads(text, as_version=4)
+        nb = nbformat.reads(path.read_bytes().decode("utf-8-sig"), as_version=4)
+        if not all(isinstance(cell.source, str) for cell in nb.cells):
+            raise TypeError
+        return nb
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.") from None
-    except Exception as error:  # no JSON, no UTF-8, another format
+    except Exception as error:  # no JSON, no UTF-8, another format, a cell without text
         raise InputError(f"{path} is not a notebook ({type(error).__name__}); give .ipynb files.") from None
 
 

@@ -45,6 +45,22 @@ def test_right_wrong_open_gone_and_broken_answers(written):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("cell, told", [
+    ("exercises.check_cache(answer)", OPEN), ("import mla_lab.exercises as ex\nex.check_cache(answer)", OPEN),
+    ("from mla_lab.exercises import check_cache\nprint(check_cache(answer))", OPEN),
+    ("answer = None\nprint(exercises.check_cache(answer = 3))", grading.GONE),
+    ("exercises.check_cache(288 * 2)", grading.GONE), ("def check_cache(answer):\n    return 'right'", grading.GONE),
+    ("x = 1  # exercises.check_cache(answer)", grading.GONE)])
+def test_where_an_answer_is_found(written, cell, told):
+    assert said(written(f"answer = None\n{cell}"))["check_cache"] == told
+
+
+def test_a_byte_order_mark_is_no_matter(written):
+    path = written("answer = None\nexercises.check_cache(answer)")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert said(path)["check_cache"] == OPEN
+
+
 def test_an_endless_answer_and_a_dying_kernel_are_told(written, caplog):
     endless = "from mla_lab import exercises\ndef my_fit(*a):\n    while True: pass\nprint(exercises.check_fit(my_fit))"
     dying = "answer = 1\nimport os; os._exit(1)\nprint(exercises.check_cache(answer))"
@@ -100,7 +116,12 @@ def graded(*args):
     return parsed.run(parsed)
 
 
-@pytest.mark.parametrize("text", ["", "no json", "{}", '{"nbformat": 4, "cells": 3}', "\xff"])
+CELL = ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code", "metadata": {}, '
+        '"outputs": [], "execution_count": null%s}]}')
+
+
+@pytest.mark.parametrize("text", ["", "no json", "{}", '{"nbformat": 4, "cells": 3}', "\xff", CELL % "",
+                                  CELL % ', "source": 5'])
 def test_what_is_no_notebook_is_refused_in_one_sentence(tmp_path, text):
     path = tmp_path / "01.ipynb"
     path.write_bytes(text.encode("latin-1"))
