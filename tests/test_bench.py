@@ -13,7 +13,7 @@ from kernels import HAS_CUDA
 from mla_lab.__main__ import main
 from mla_lab.arrays import to_numpy
 from mla_lab.errors import InputError
-from mla_lab.kernels import bench, peers, targets, timing
+from mla_lab.kernels import bench, decode, peers, targets, timing
 from mla_lab.kernels.counts import Work
 from mla_lab.kernels.timing import Contender
 from mla_lab.models import get_mla
@@ -46,6 +46,24 @@ def test_every_contender_computes_what_it_should(group):
     assert seen >= 2 and {c.name for c in group.contenders} >= {"rows", "tiled"}
     wrong = replace(group.contenders[0], name="wrong", kind="kernel", result=np.full((1, 1, 3, 512), 0.3))
     assert group.error(wrong) > 0.1
+
+
+def test_flash_mla_is_called_with_our_scale_pages_and_lengths(monkeypatch):
+    """No GPU has run the wheel; this stands in for it and computes in PyTorch what its arguments say."""
+    torch = pytest.importorskip("torch")
+
+    def stand_in(q, pages, table, lengths, latent, plan, softmax_scale=576**-0.5, causal=False, use_legacy=False):
+        assert plan == "plan" and causal and use_legacy
+        return decode(q, pages[:, :, 0], lengths, softmax_scale, latent, table)
+    monkeypatch.setitem(sys.modules, "flash_mla", SimpleNamespace(
+        flash_mla_with_kvcache=stand_in, get_mla_metadata=lambda: ("plan", None)))
+    draw = bench.fresh(3)
+    q, cache = (torch.tensor(draw(*shape)).to(torch.float16) for shape in ((2, 1, 3, 576), (2, 128, 576)))
+    at = bench.Step(V3, q, cache, Work(1, 1), "cpu", "torch")
+    found, want = peers.flash_mla(at).run()[0], decode(q, cache, [128, 128], 192**-0.5, 512)[0]
+    assert torch.allclose(found, want, atol=1e-2) and not torch.allclose(found, want / 2, atol=1e-2)
+    with pytest.raises(InputError, match="whole pages of 64"):
+        peers.flash_mla(replace(at, cache=cache[:, :127]))
 
 
 def test_the_products_are_both_done(group):
