@@ -116,8 +116,8 @@ def graded(*args):
     return parsed.run(parsed)
 
 
-CELL = ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code", "metadata": {}, '
-        '"outputs": [], "execution_count": null%s}]}')
+CELL = ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code", "id": "a", '
+        '"metadata": {}, "outputs": [], "execution_count": null%s}]}')
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"nbformat": 4, "cells": 3}', "\xff", CELL % "",
