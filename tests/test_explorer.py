@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 
 from mla_lab import footprint as fp
-from mla_lab.config import MLAConfig
 from mla_lab.errors import InputError
 from mla_lab.explorer import numbers as nb
 from mla_lab.explorer import svg
@@ -20,8 +19,8 @@ from mla_lab.models import get_model, models
 from mla_lab.serving.gpus import GPUS, get_gpu
 
 V3 = Setup()
-ODD = MLAConfig(hidden_size=40, num_attention_heads=3, kv_lora_rank=19, qk_nope_head_dim=11, qk_rope_head_dim=6,
-                v_head_dim=13, q_lora_rank=17)
+ODD = replace(V3, hidden_size=40, num_attention_heads=3, q_lora_rank=17, kv_lora_rank=19, qk_nope_head_dim=11,
+              qk_rope_head_dim=6, v_head_dim=13, groups=3, tp=1, new_tokens=2, context=5)
 
 
 def one_gpu(**how) -> Setup:
@@ -62,30 +61,17 @@ def test_h800_and_h200_fall_on_different_sides():
     assert bound == {"H800": "memory", "H200": "arithmetic"}
 
 
-def test_the_crossover_is_where_the_counts_are_equal():
-    """170.7 new tokens at DeepSeek-V3's dimensions, and 117, 149, 158, 167, 170 over finite caches."""
-    c = V3.config()
-    assert round(nb.crossover(c), 1) == 170.7
-    assert [round(nb.crossover(c, cached)) for cached in (128, 512, 1024, 4096, 16384)] == [117, 149, 158, 167, 170]
-    for config in (c, ODD):
-        for cached in (1, 100, 10**4):
-            below = int(nb.crossover(config, cached))
-            naive, absorbed = ([count(config, t, cached) for t in (below, below + 1)]
-                               for count in (nb.naive_flops, nb.absorbed_flops))
-            assert naive[0] >= absorbed[0] and naive[1] <= absorbed[1]
-
-
-def test_flops_by_counting_one_product_at_a_time():
-    """Every matrix product of both modes, written out: 2 x rows x inner x columns for each head."""
+def test_both_modes_and_their_crossover():
+    """170.7 new tokens over an endless cache, 149 over 512."""
+    few, many = (sections(one_gpu(new_tokens=t, context=512))["crossover"] for t in (148, 150))
+    assert "Absorbed needs fewer here." in few.says and "Naive needs fewer here." in many.says
+    assert "131,072 / 768 = 170.7 new tokens" in few.says[-1] and "at 148.9 over 512 cached" in few.says[-1]
     h, r, n, p, v = 3, 19, 11, 6, 13
-    new, cached = 2, 5
-    seen = [cached + i + 1 for i in range(new)]  # keys of each query
-    expand = 2 * (new + cached) * r * (n + v)
-    assert nb.naive_flops(ODD, new, cached) == h * (expand + sum(2 * s * (n + p) + 2 * s * v for s in seen))
-    move = 2 * new * r * (n + v)
-    assert nb.absorbed_flops(ODD, new, cached) == h * (move + sum(2 * s * (r + p) + 2 * s * r for s in seen))
-    assert nb.projection_flops(ODD) == 2 * (40 * 17 + 17 * h * (n + p) + 40 * (r + p) + h * v * 40)
-    assert nb.projection_flops(replace(ODD, q_lora_rank=None)) == 2 * (40 * h * (n + p) + 40 * (r + p) + h * v * 40)
+    seen = range(6, 8)  # keys of each of two new tokens after five
+    naive = h * (2 * 7 * r * (n + v) + sum(2 * s * (n + p) + 2 * s * v for s in seen))
+    absorbed = h * (2 * 2 * r * (n + v) + sum(2 * s * (r + p) + 2 * s * r for s in seen))
+    odd = sections(ODD)["crossover"]
+    assert [row[1] for row in odd.rows] == [f"{x:,} FLOP" for x in (naive, absorbed)]
 
 
 def test_users_count_the_index_keys_as_capacity_does():

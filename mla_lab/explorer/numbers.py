@@ -1,14 +1,12 @@
 """What follows from a `Setup`: exact counts of the cache, what fits, intensities and the crossover."""
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
 from .. import footprint as fp
-from ..config import MLAConfig
 from ..errors import InputError, positive_int
 from ..models import Model
 from ..serving.capacity import Deployment
@@ -153,46 +151,3 @@ def step(setup: Setup, found: Attention, endless: bool = False) -> Step:
 def rows_at_ridge(setup: Setup, found: Attention) -> float:
     """Heads times query tokens at which reading an endless cache takes as long as the arithmetic on it."""
     return gpu(setup).ridge * float(gpu_row_bytes(setup, found)) / (2 * found.looks)
-
-
-# --- naive or absorbed ------------------------------------------------------------------------------------------------
-
-def naive_flops(c: MLAConfig, new: int, cached: int) -> int:
-    """Keys and values of all tokens rebuilt from the latents, then attention over heads n + p and v wide."""
-    h, per_pair = c.num_attention_heads, c.qk_head_dim + c.v_head_dim
-    return 2 * h * ((new + cached) * c.kv_lora_rank * (c.qk_nope_head_dim + c.v_head_dim)
-                    + per_pair * pairs(new, cached))
-
-
-def absorbed_flops(c: MLAConfig, new: int, cached: int) -> int:
-    """Queries and outputs of the new tokens moved to the latent and back, attention over rows r + p and r wide."""
-    h, per_pair = c.num_attention_heads, 2 * c.kv_lora_rank + c.qk_rope_head_dim
-    return 2 * h * (new * c.kv_lora_rank * (c.qk_nope_head_dim + c.v_head_dim) + per_pair * pairs(new, cached))
-
-
-def pairs(new: int, cached: int) -> int:
-    """Query-key pairs of ``new`` tokens after ``cached`` ones, causal."""
-    return new * cached + new * (new + 1) // 2
-
-
-def crossover(c: MLAConfig, cached: int | None = None) -> float | None:
-    """New tokens from which naive needs fewer FLOPs than absorbed; None if absorbed never needs more.
-
-    With an endless cache it is T* = r (n + v) / (2r - n - v), without h, d or s. With ``cached`` tokens C it solves
-    T C + T(T + 1)/2 = T* C, which is what the two counts leave when they are equal.
-    """
-    r, expanded = c.kv_lora_rank, c.qk_nope_head_dim + c.v_head_dim
-    if 2 * r <= expanded:
-        return None
-    endless = r * expanded / (2 * r - expanded)
-    if cached is None:
-        return endless
-    b = cached + 0.5
-    return math.sqrt(b * b + 2 * endless * cached) - b
-
-
-def projection_flops(c: MLAConfig) -> int:
-    """FLOPs of a token and layer that both modes spend on projections: queries, latent, rope key and output."""
-    h, d, q = c.num_attention_heads, c.hidden_size, c.q_lora_rank
-    queries = q * (d + h * c.qk_head_dim) if q else d * h * c.qk_head_dim
-    return 2 * (queries + d * c.cached_width + h * c.v_head_dim * d)

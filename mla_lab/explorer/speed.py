@@ -3,11 +3,15 @@ from __future__ import annotations
 
 import math
 
+from ..config import MLAConfig
 from ..errors import positive_int
+from ..kernels import counts
 from . import numbers as nb
 from . import svg
 from .section import Section, each
 from .setup import Setup
+
+MODES = {"naive": "8 4", "absorbed": ""}  # how each is dashed
 
 
 def roofline(setup: Setup) -> Section:
@@ -73,30 +77,31 @@ def crossover(setup: Setup) -> Section:
     if config is None or tokens is None:
         return Section(title, (), (), (why or why_not,))
     t, cached = tokens
-    naive, absorbed = nb.naive_flops(config, t, cached), nb.absorbed_flops(config, t, cached)
-    endless, here, least = nb.crossover(config), nb.crossover(config, cached), min(naive, absorbed)
+    naive, absorbed = (_attention(mode, config, t, cached) for mode in MODES)
+    endless, here, least = counts.crossover(config), counts.crossover(config, cached), min(naive, absorbed)
+    crosses = endless < math.inf
     rows = (("naive", _flops(naive), f"{naive / least:.3g}"), ("absorbed", _flops(absorbed), f"{absorbed / least:.3g}"))
     n, r, v = config.qk_nope_head_dim, config.kv_lora_rank, config.v_head_dim
+    shared = _flops(counts.projections(config, t).flops)
     says = [f"FLOPs of one layer and request, all heads; new tokens: {t:,}, cached: {cached:,}. Naive rebuilds keys "
-            f"and values from the latents. Both also spend {_flops(t * nb.projection_flops(config))} on projections.",
+            f"and values from the latents. Both also spend {shared} on projections.",
             "Absorbed needs fewer here." if absorbed < naive else "Naive needs fewer here."]
-    if endless is None:
+    if not crosses:
         says.append(f"There is no crossover: 2r = {2 * r:,} is not above n + v = {n + v:,}, so absorbed attention is "
                     "never the dearer one, however many tokens are new.")
     else:
         says.append(f"They cross at T* = r(n + v) / (2r - n - v) = {r * (n + v):,} / {2 * r - n - v:,} = {endless:.1f} "
                     f"new tokens over an endless cache, and at {here:.1f} over {cached:,} cached tokens.")
-    most = 10 ** math.ceil(math.log10(max(10 * (endless or 100), 2 * t, 1000)))
-    modes = {"naive": ("8 4", nb.naive_flops), "absorbed": ("", nb.absorbed_flops)}
-    ends = [count(config, new, cached) for _, count in modes.values() for new in (1, most)]
+    most = 10 ** math.ceil(math.log10(max(10 * endless if crosses else 1000, 2 * t, 1000)))
+    ends = [_attention(mode, config, new, cached) for mode in MODES for new in (1, most)]
     plot = svg.Log((1, most), (min(ends), max(ends)), "new tokens in one call", "FLOPs")
-    for i, (name, (dash, count)) in enumerate(modes.items()):
-        points = [plot.at(new, count(config, new, cached)) for new in _steps(most)]
+    for i, (name, dash) in enumerate(MODES.items()):
+        points = [plot.at(new, _attention(name, config, new, cached)) for new in _steps(most)]
         key = [(svg.LEFT + 12, 30 + 20 * i), (svg.LEFT + 44, 30 + 20 * i)]
         plot.parts += [svg.curve(line, svg.COLORS[name], dash) for line in (points, key)]
         plot.parts += [svg.text(svg.LEFT + 50, 35 + 20 * i, name),
-                       svg.mark(name, *plot.at(t, count(config, t, cached)))]
-    if here and here >= 1:
+                       svg.mark(name, *plot.at(t, _attention(name, config, t, cached)))]
+    if crosses and here >= 1:
         x = plot.at(here, max(ends))[0]
         plot.parts += [svg.line(x, 16, x, plot.bottom, 0.6, "4 4"), svg.text(x + 6, plot.bottom - 8, f"{here:.1f}")]
     words = f"Two rising curves. At {t:,} new tokens naive {rows[0][1]}, absorbed {rows[1][1]}. {says[-1]}"
@@ -104,9 +109,13 @@ def crossover(setup: Setup) -> Section:
                    svg.picture(title, words, plot.height, plot.parts))
 
 
-def _steps(most: int) -> list[float]:
-    """Eight points to a decade, from 1 to ``most``."""
-    return [10 ** (i / 8) for i in range(8 * round(math.log10(most)) + 1)]
+def _attention(mode: str, config: MLAConfig, new: int, cached: int) -> int:
+    return counts.attention(config, new, cached, mode).flops
+
+
+def _steps(most: int) -> list[int]:
+    """About eight whole numbers to a decade, from 1 to ``most``."""
+    return sorted({round(10 ** (i / 8)) for i in range(8 * round(math.log10(most)) + 1)})
 
 
 def _flops(count: int) -> str:
