@@ -9,6 +9,7 @@ from mla_lab.after import checks15_after as case15
 from mla_lab.after import convert, plots, sizes, sparse, split
 from mla_lab.arrays import get_backend, strict_backend, to_numpy
 from mla_lab.checks.common import SMALL
+from mla_lab.errors import InputError
 from mla_lab.serving.common import caught
 from mla_lab.verdict import Setting
 
@@ -53,6 +54,17 @@ def test_rank_factors_by_hand():
 def test_hadamard_keeps_lengths():
     h = split.hadamard(16)
     assert np.array_equal(h @ h.T, 16 * np.eye(16)) and set(np.unique(h)) == {-1, 1}
+
+
+def test_what_does_not_divide_is_refused_and_zeros_have_rank_zero():
+    """With 8 channels on 3 ranks two would be of no rank, and nobody would see it."""
+    with pytest.raises(InputError, match="8 channels cannot be dealt out evenly to 3 ranks"):
+        split.shard_scores(np.ones((1, 2, 1, 8)), np.ones((1, 4, 8)), 3)
+    for n in (0, 3, 2.0):
+        with pytest.raises(InputError, match="n must be"):
+            split.hadamard(n)
+    up, down = convert.rank_factors(np.zeros((3, 4)))
+    assert (up.shape, down.shape) == ((3, 0), (0, 4))
 
 
 def test_sources_stand_beside_every_number():

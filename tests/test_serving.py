@@ -124,6 +124,26 @@ def test_arrangements_that_make_no_sense_are_refused(policy, nodes, prefill_node
         simulate([], PLAIN, policy, nodes, prefill_nodes)
 
 
+@pytest.mark.parametrize("requests, change, words", [
+    ([], {}, "at least one request"), ([(5, 9, 3), (1, 9, 3)], {}, "request 1 arrives at 1 s"),
+    ([(math.nan, 9, 3)], {}, "request 0 arrives at nan s"), ([(-1, 9, 3)], {}, "arrives at -1 s"),
+    ([(0, 0, 3)], {}, "prompt of request 0"), ([(0, 9, 3), (0, 9, 0)], {}, "outputs of request 1"),
+    ([(0, 9, 3)], {"slots": 0}, "slots"), ([(0, 9, 3)], {"chunk": 0}, "chunk"),
+    ([(0, 9, 3)], {"batch_tokens": 0.5}, "batch_tokens"),
+])
+@pytest.mark.parametrize("policy, prefill_nodes", [("prefill-first", 0), ("chunked", 0), ("apart", 1)])
+def test_what_has_no_end_or_no_beginning_is_refused(requests, change, words, policy, prefill_nodes):
+    with pytest.raises(InputError, match=words):
+        simulate([Request(*request) for request in requests], replace(PLAIN, **change), policy, 2, prefill_nodes)
+
+
+def test_the_same_requests_can_be_simulated_again():
+    """An earlier run leaves in a request how far it came; chunked prefill would begin there."""
+    requests = [Request(0.0, 100, 60), Request(0.1, 100, 2)]
+    seconds = [simulate(requests, PLAIN, "chunked", 1).seconds for _ in range(2)]
+    assert seconds[0] == seconds[1]
+
+
 # --- requests and goodput -------------------------------------------------------------------------------------------
 
 

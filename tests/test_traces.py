@@ -82,6 +82,12 @@ def test_mooncake(tmp_path):
     assert replay(trace, 100, 512).hit_tokens == page_cost(trace, 512).hit_tokens == 512 + 1024
 
 
+def test_the_same_request_twice_finds_its_prompt_and_no_more(tmp_path):
+    """Outputs of one length are not one text."""
+    trace = read_trace(written(tmp_path, [MOONCAKE[0], MOONCAKE[0]]))
+    assert trace.shared_tokens() == [0, MOONCAKE[0]["input_length"]]
+
+
 def test_azure_has_lengths_and_no_prefixes(tmp_path):
     trace = read_trace(written(tmp_path, AZURE))
     assert [(round(r.arrival, 4), r.input_tokens, r.output_tokens) for r in trace.requests] == [

@@ -27,6 +27,8 @@ def rank_factors(matrix: Array) -> tuple[Array, Array]:
         rows = (rows - rows[:, column][:, None] * row[None, :]) % PRIME
         done = [(other - other[column] * row) % PRIME for other in done] + [row]
         pivots.append(column)
+    if not done:  # a matrix of zeros has rank 0
+        return matrix[:, :0], matrix[:0, :]
     return xp.stack([matrix[:, c] for c in pivots], axis=1), xp.stack(done, axis=0)
 
 

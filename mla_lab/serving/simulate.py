@@ -127,6 +127,23 @@ def take(queue: deque[Request], tokens: int, most: int) -> list[Request]:
     return batch
 
 
+def start_anew(requests: Sequence[Request], rates: Rates) -> None:
+    """Refuse what cannot be simulated, and forget what an earlier simulation left in ``requests``."""
+    for name in ("slots", "batch_tokens", "chunk"):
+        positive_int(name, getattr(rates, name))
+    if not requests:
+        raise InputError("a simulation needs at least one request.")
+    before = 0.0
+    for number, request in enumerate(requests):
+        if not before <= request.arrival < math.inf:
+            raise InputError(f"request {number} arrives at {request.arrival:g} s; requests must be in the order in "
+                             "which they arrive, from 0 s on.")
+        positive_int(f"prompt of request {number}", request.prompt)
+        positive_int(f"outputs of request {number}", request.outputs)
+        before, request.made = request.arrival, 0
+        request.first = request.last = math.nan
+
+
 def simulate(requests: Sequence[Request], rates: Rates, policy: str, nodes: int, prefill_nodes: int = 0) -> Result:
     """Run ``requests`` to their end on ``nodes`` nodes; under ``apart`` ``prefill_nodes`` of them only prefill.
 
@@ -143,6 +160,7 @@ def simulate(requests: Sequence[Request], rates: Rates, policy: str, nodes: int,
     if not 0 <= prefill_nodes < positive_int("nodes", nodes) or (policy == "apart") != (prefill_nodes > 0):
         raise InputError(f"'apart' needs 1 to nodes - 1 prefill nodes and the other policies none, not {prefill_nodes} "
                          f"of {nodes} under {policy!r}.")
+    start_anew(requests, rates)
     env = simpy.Environment()
     decoders = [_Node(env, rates, policy == "chunked") for _ in range(nodes - prefill_nodes)]
     queue: deque[Request] = deque()
