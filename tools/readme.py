@@ -102,6 +102,25 @@ def every_fault() -> str:
     return "\n".join(rows)
 
 
+def speed() -> str:
+    """The benchmark that is stored: ``python -m mla_lab bench --json benchmarks/cpu.json`` on a quiet machine."""
+    found = json.loads((ROOT / "benchmarks" / "cpu.json").read_text(encoding="utf-8"))
+    machine = found["machine"]
+    rows = ["| heads, cached tokens | best kernel | that is | the two products alone | SDPA, heads folded "
+            "| transformers' attention step | SDPA, `enable_gqa` |", "|---|---|--:|--:|--:|--:|--:|"]
+    for size in found["sizes"]:
+        best = min((row for row in size["rows"] if row["kind"] == "kernel"), key=lambda row: row["seconds"])
+        times = {t["claim"].split("against ")[-1]: t["value"] for t in size["targets"] if t["claim"].startswith(
+            ("against", "step with W_UK", f"{best['name']} ({best['package']}) against"))}
+        rows.append(f"| {size['heads']}, {size['tokens']:,} | {best['name']} ({best['package']}), "
+                    f"{1e3 * best['seconds']:.3g} ms | {best['flops_per_second'] / 1e9:.0f} GFLOP/s | "
+                    + " | ".join(f"{x:,.0f}" if (x := times[name]) >= 100 else f"{x:.3g}" for name in (
+                        "the products alone", "the best stock call", "transformers' step", "enable_gqa")) + " |")
+    rows.append(f"\n*{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, NumPy "
+                f"{machine['NumPy']}, {machine['date']}: medians of {found['rounds']} interleaved rounds in one run.*")
+    return "\n".join(rows)
+
+
 def computed() -> dict[str, str]:
     """What stands between the markers, by the name of the block."""
     summary = f"{len(CHECKS)} of {len(CHECKS)} checks hold; {len(FAULTS)} of {len(FAULTS)} faults caught"
@@ -110,6 +129,7 @@ def computed() -> dict[str, str]:
         "block: notebooks": f"\n{overview()}\n",
         "block: checks": f"\n{every_check()}\n",
         "block: faults": f"\n{every_fault()}\n",
+        "block: speed": f"\n{speed()}\n",
         "count: checks": str(len(CHECKS)),
         "count: faults": str(len(FAULTS)),
         "count: forms": str(sum(len(f.variants) for f in FAULTS)),
