@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from .commands import COMMANDS
 from .errors import InputError
+from .report import spare_inputs
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             top.print_help()
             return 2
+        spare_inputs(getattr(args, "json", None), {name: value for name, value in vars(args).items() if name != "json"})
         code = args.run(args)
         sys.stdout.flush()
         return code

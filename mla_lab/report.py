@@ -90,6 +90,20 @@ def listed(label: str, names: Sequence[str], widths: Sequence[int]) -> list[str]
                          break_long_words=False) if names else []
 
 
+def spare_inputs(target: str | None, read: dict[str, object]) -> None:
+    """Refuse a report that would replace what an option reads: a file, or the configuration or weights in a folder."""
+    if not isinstance(target, str) or not os.path.isfile(target):
+        return
+    folder, name = os.path.split(os.path.realpath(target))
+    weights = name == "config.json" or ".safetensors" in name
+    for option, value in read.items():
+        for path in value if isinstance(value, list) else [value]:
+            paths = {path, path.rpartition(":")[0]} if isinstance(path, str) else ()  # as in file.py:function
+            if any(os.path.exists(p) and (os.path.samefile(p, target) or (weights and os.path.realpath(p) == folder))
+                   for p in paths):
+                raise InputError(f"--json {target} would replace the {option} that is read; take another name.")
+
+
 @contextlib.contextmanager
 def json_target(path: str | None) -> Iterator[TextIO | None]:
     """Where the report goes: opened before the run, under its own name only once it is complete."""

@@ -1,4 +1,5 @@
-"""Ctrl-C while ranks or a benchmark run, or too little memory: one sentence, no traceback, nothing left."""
+"""What ends a command early: Ctrl-C, too little memory, a report over its own input; one sentence, nothing spoilt."""
+import json
 import os
 import signal
 import subprocess
@@ -69,3 +70,28 @@ def test_too_little_memory_is_said_of_the_command_that_ran(command, monkeypatch,
     assert main([command.__name__.rpartition(".")[2]]) == 2
     said = capsys.readouterr().err
     assert "not enough memory" in said and ("case 5" in said) is (command is commands.verify) and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words, target, read", [
+    ("capacity --gpu L40S --gpus 1 --config here/config.json", "here/config.json", "config"),
+    ("capacity --gpu L40S --gpus 1 --config here", "here/config.json", "config"),
+    ("capacity --gpu L40S --gpus 1 --config here", "here/a.safetensors", "config"),
+    ("capacity --gpu L40S --gpus 1 --config here/config.json", "linked.json", "config"),
+    ("diagnose here/mine.py:attend", "here/mine.py", "target"),
+    ("grade b.ipynb here/a.ipynb", "here/a.ipynb", "notebooks"),
+])
+def test_a_report_does_not_replace_what_is_read(words, target, read, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "here"
+    here.mkdir()
+    config = {"model_type": "llama", "hidden_size": 64, "vocab_size": 100, "intermediate_size": 96,
+              "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+    for name in ("config.json", "a.safetensors", "mine.py", "a.ipynb"):
+        (here / name).write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "linked.json").symlink_to(here / "config.json")
+    assert main([*words.split(), "--json", target]) == 2
+    said = capsys.readouterr().err
+    assert said == f"mla_lab: --json {target} would replace the {read} that is read; take another name.\n"
+    assert json.loads(Path(target).read_text(encoding="utf-8")) == config
+    for _ in range(2 if words.startswith("capacity") else 0):  # a report of ours may be replaced
+        assert main([*words.split(), "--json", "here/report.json"]) == 0
