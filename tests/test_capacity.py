@@ -54,6 +54,23 @@ def test_deepseek_v3_to_the_weight():
                        + 2 * 129280 * 7168)
 
 
+@pytest.mark.parametrize("name, weights, size", [
+    ("bf16", 1, 2), ("fp8", 128 * 128, 128 * 128 + 4), ("int8", 1, 1), ("int4", 128, 64 + 2), ("nvfp4", 16, 8 + 1)])
+def test_bytes_of_weights_that_share_a_scale(name, weights, size):
+    assert weights * WEIGHT_DTYPES[name][0] == size
+
+
+def test_layers_without_a_growing_cache_and_index_keys():
+    """A hybrid caches in some layers only; index keys are dealt out with the tokens that they belong to."""
+    hybrid = get_model("Kimi-Linear-48B-A3B")
+    assert hybrid.cache_layers < hybrid.num_hidden_layers
+    for gpus in (1, 4):
+        assert on("H200", gpus, model=hybrid, weights_gb=9.0).token_bytes_per_gpu() == 1152 * hybrid.cache_layers
+    sparse = get_model("DeepSeek-V3.2")
+    whole, eighth = (on("H200", 8, model=sparse, dcp=dcp).token_bytes_per_gpu() for dcp in (1, 8))
+    assert whole == 61 * (1152 + 132) == 8 * eighth
+
+
 def test_a_config_gives_what_the_table_gives(tmp_path):
     """The table's rows and a config.json go through one reader."""
     row = {"model_type": "deepseek_v3", "hidden_size": 7168, "vocab_size": 129280, "intermediate_size": 18432,

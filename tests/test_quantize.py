@@ -89,6 +89,15 @@ def test_the_float_formats_are_those_of_ml_dtypes(name, dtype):
     np.testing.assert_array_equal(checks.grid(FORMATS[name]), np.unique(np.abs(every[np.isfinite(every)])))
 
 
+def test_the_integers_are_as_many_as_their_bits_allow():
+    """Symmetric, so one code of two's complement is not used."""
+    for form in FORMATS.values():
+        if form.fraction is None:
+            assert 2 * form.largest + 1 == 2**form.bits - 1
+            ends = np.array([[form.largest, -form.largest, 10 * form.largest]])
+            assert form.nearest(ends, STORING).tolist() == [[form.largest, -form.largest, form.largest]]
+
+
 def test_ml_dtypes_400_casts_disagree_beyond_448_and_the_clamp_settles_it():
     beyond = np.array([448, 464, 465, 1000], np.float32)
     assert torch.from_numpy(beyond).to(torch.float8_e4m3fn).float().tolist() == [448] * 4
