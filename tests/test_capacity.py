@@ -9,6 +9,7 @@ import pytest
 from mla_lab import footprint as fp
 from mla_lab.__main__ import main
 from mla_lab.errors import InputError
+from mla_lab.kernels.roofline import DEVICES
 from mla_lab.models import get_model
 from mla_lab.serving.capacity import WEIGHT_DTYPES, Deployment
 from mla_lab.serving.engines import assumptions, sglang, vllm
@@ -245,6 +246,15 @@ def test_a_context_beyond_the_models_own_is_said(name, longest):
 def test_more_gpus_than_a_node_has_are_said():
     said = [" ".join(assumptions(on("H200", n, "dp"), 1.0, None)) for n in (8, 16)]
     assert ["several nodes" in text for text in said] == [False, True]
+
+
+def test_the_roofline_and_the_capacity_model_know_the_same_gpus():
+    """Two tables, from two sets of sources: 989 TFLOP/s is printed as 990 as well."""
+    both = {gpu.name for gpu in GPUS} & set(DEVICES)
+    assert both == {"H800", "H200", "H20", "B200"}
+    for name in both:
+        gpu, device = get_gpu(name), DEVICES[name]
+        assert gpu.bandwidth_tb * 1e12 == device.bandwidth and round(gpu.bf16_tflops, -1) == round(device.flops / 1e12, -1)
 
 
 def test_the_command_and_its_json(tmp_path, capsys):
