@@ -60,7 +60,10 @@ def test_it_loads_nothing_and_its_links_lead_somewhere(site, name):
     text = text_of(site, name)
     assert website.Loads(text).found == []
     for link in Reader(text).links:
-        assert link.startswith(("https://", "#")) or (site / link.partition("#")[0]).exists(), link
+        path, _, part = link.partition("#")
+        assert link.startswith("https://") or (site / (path or f"{name}.html")).exists(), link
+        if part and not path.startswith("https://"):
+            assert f'id="{part}"' in text_of(site, path.removesuffix(".html") or name), link
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -105,7 +108,10 @@ def test_a_browser_asks_nobody(site):
 
 @pytest.mark.parametrize("cell", ["![x](http://other.invalid/x.png)", "<script>1</script>", "<img src='figure.png'>",
                                   "<style>@import 'x.css';</style>", "<p style='background:url(x.png)'>a</p>",
-                                  "<iframe src='data:,'></iframe>", "<link rel='icon' href='/x.ico'>"])
+                                  "<iframe src='data:,'></iframe>", "<link rel='icon' href='/x.ico'>",
+                                  "<img src='data:,' onerror='x()'>", "<a href='javascript:x()'>x</a>",
+                                  "<svg><image xlink:href='x.png'/></svg>", "<table background='x.png'></table>",
+                                  "<meta http-equiv='refresh' content='0; url=https://x.invalid'>"])
 def test_a_page_that_loads_something_is_refused(tmp_path, cell):
     source = tmp_path / "x.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(f"# T\n\n{cell}")]), source)

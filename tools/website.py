@@ -55,7 +55,7 @@ nav { margin: 1rem 0; display: flex; justify-content: space-between; gap: 1rem; 
 
 
 class Loads(HTMLParser):
-    """What a page would load: a browser that opens a self-contained one asks nobody for anything."""
+    """What a page would load or run: a browser that opens a self-contained one asks nobody for anything."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -67,8 +67,10 @@ class Loads(HTMLParser):
         if tag in ("script", "iframe", "object", "embed"):
             self.found.append(f"<{tag}>")
         for name, value in attrs:
-            loads = name in ("src", "srcset", "poster", "data") or (name == "href" and tag in ("link", "image", "use"))
-            if loads and not (value or "").startswith("data:"):
+            loads = name in ("src", "srcset", "poster", "data", "background", "xlink:href") or (
+                name == "href" and tag in ("link", "image", "use"))
+            runs = name.startswith("on") or name == "http-equiv" or (value or "").strip().startswith("javascript:")
+            if runs or (loads and not (value or "").startswith(("data:", "#"))):
                 self.found.append(f"{tag} {name}={value}")
 
 
