@@ -254,7 +254,8 @@ def test_the_roofline_and_the_capacity_model_know_the_same_gpus():
     assert both == {"H800", "H200", "H20", "B200"}
     for name in both:
         gpu, device = get_gpu(name), DEVICES[name]
-        assert gpu.bandwidth_tb * 1e12 == device.bandwidth and round(gpu.bf16_tflops, -1) == round(device.flops / 1e12, -1)
+        assert gpu.bandwidth_tb * 1e12 == device.bandwidth, name
+        assert round(gpu.bf16_tflops, -1) == round(device.flops / 1e12, -1), name
 
 
 def test_the_command_and_its_json(tmp_path, capsys):
