@@ -48,6 +48,19 @@ def test_every_contender_computes_what_it_should(group):
     assert group.error(wrong) > 0.1
 
 
+def test_a_size_that_does_not_fit_is_refused_before_it_is_drawn(monkeypatch):
+    """The system would rather end the process than refuse the memory."""
+    small = 8 * 20 * 576  # bytes of its numbers in float64
+    assert bench.Size(3, 17).numbers(V3) * 8 == small
+    monkeypatch.setattr(peers, "available_bytes", lambda device: 3.0 * small)
+    monkeypatch.setattr(bench, "fresh", lambda: pytest.fail("drawn"))
+    with pytest.raises(InputError, match=r"^3 heads, 18 tokens, batch 9 take about .* GB, and 0.000276 GB are free"):
+        bench.group(V3, bench.Size(3, 18, 9), "cpu")
+    monkeypatch.setattr(bench, "fresh", lambda: (_ for _ in ()).throw(LookupError))
+    with pytest.raises(LookupError):  # numbers and their copies for two libraries are twice as many
+        bench.group(V3, SIZE, "cpu")
+
+
 def test_flash_mla_is_called_with_our_scale_pages_and_lengths(monkeypatch):
     """No GPU has run the wheel; this stands in for it and computes in PyTorch what its arguments say."""
     torch = pytest.importorskip("torch")

@@ -31,6 +31,10 @@ class Size:
     tokens: int
     batch: int = 1
 
+    def numbers(self, config: MLAConfig) -> int:
+        """Of its queries and its cache."""
+        return self.batch * (self.heads + self.tokens) * config.cached_width
+
     def __str__(self) -> str:
         return f"{self.heads} heads, {self.tokens:,} tokens" + f", batch {self.batch}" * (self.batch > 1)
 
@@ -113,8 +117,11 @@ def limits(device: str, package: str) -> list[Contender]:
 def group(config: MLAConfig, size: Size, device: str) -> Group:
     """The contenders of one size, with arrays of their own."""
     config = replace(config, num_attention_heads=size.heads)
-    draw, found, peak = fresh(), [], {}
     used, left_out = libraries(device)
+    need, free = size.numbers(config) * (8 + 4 * len(used)), peers.available_bytes("cpu")  # drawn in float64
+    if need > free * 2 / 3:
+        raise InputError(f"{size} take about {need / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free; take fewer.")
+    draw, found, peak = fresh(), [], {}
     q = draw(size.batch, 1, size.heads, config.cached_width)
     rows = draw(size.batch, size.tokens, config.cached_width)
     for package in used:
