@@ -113,7 +113,7 @@ def decode(q: Array, keys: Keys, scale: float, scratch: Scratch, launch: Launch 
     if keys.cache.stride(2) != 1:
         raise InputError("kernel 'triton' needs a cache whose rows are contiguous.")
     at = {"dtype": torch.int32, "device": q.device}
-    lengths, b = torch.as_tensor(keys.lengths, **at), q.shape[0]
+    lengths, b = torch.as_tensor(keys.lengths, **at).contiguous(), q.shape[0]
     table = torch.arange(b, **at)[:, None] if keys.table is None else torch.as_tensor(keys.table, **at).contiguous()
     run = lambda how: run_once(q.contiguous(), keys, lengths, table, scale, scratch, how)
     return run(launch or (Launch() if interpreted else tuned(q, keys, run)))
