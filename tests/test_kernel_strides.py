@@ -1,4 +1,4 @@
-"""Arrays whose numbers are not neighbours in memory: a kernel that takes them for neighbours reads others in silence."""
+"""Arrays whose numbers are not neighbours in memory: a kernel that takes them for neighbours is wrong in silence."""
 from dataclasses import replace
 
 import pytest
