@@ -28,10 +28,11 @@ def test_channels_that_are_not_neighbours_in_memory_are_read_in_their_order(plac
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_lengths_and_page_ids_may_be_every_other_number_of_a_tensor(place):
-    problem, case = build(CASES[1], place.convert), CASES[1]
-    doubled = {name: getattr(problem, name).repeat_interleave(2, -1) for name in ("lengths", "block_table")}
-    for name, x in doubled.items():
-        x[..., 1::2] = 3
-        problem = replace(problem, **{name: x[..., ::2]})
-    assert judge(*place.run(problem), problem, case).ok
+@pytest.mark.parametrize("name", ["lengths", "block_table"])
+def test_lengths_and_page_ids_may_be_every_other_number_of_a_tensor(place, name):
+    case = next(c for c in CASES if (c.page is None) == (name == "lengths") and len(c.lengths) > 1 and c.heads > 1)
+    problem = build(case, place.convert)
+    doubled = getattr(problem, name).repeat_interleave(2, -1)
+    doubled[..., 1::2] = 3  # a length and a page that exist: who reads them is wrong, and no more than that
+    strided = replace(problem, **{name: doubled[..., ::2]})
+    assert judge(*place.run(strided), strided, case).ok

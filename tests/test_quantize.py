@@ -12,7 +12,7 @@ from mla_lab import fp8
 from mla_lab.errors import InputError
 from mla_lab.models import get_model
 from mla_lab.serving import checks11_fp8 as checks
-from mla_lab.serving.carry import scene, store_rope, through_cache
+from mla_lab.serving.carry import BF16_STEP, scene, store_rope, through_cache
 from mla_lab.serving.common import caught, under
 from mla_lab.serving.faults11 import FAULTS
 from mla_lab.serving.latents import normed, not_normed, with_outlier
@@ -169,6 +169,11 @@ def test_a_quantised_rope_key_moves_logits_and_little_else():
 
 
 # --- the packed row -------------------------------------------------------------------------------------------------
+
+def test_half_a_step_of_bf16_is_what_rounding_moves_a_number_by():
+    x = np.linspace(1, 2, 2**12 + 1, dtype=np.float32)
+    assert BF16_STEP / 2 * 0.99 < np.max(np.abs(round_to_bfloat16(x) - x) / x) <= BF16_STEP / 2
+
 
 @given(st.integers(1, 4), st.integers(1, 300), st.integers(0, 40), st.data())
 def test_any_bytes_come_back(s, latent, rope, data):

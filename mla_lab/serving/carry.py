@@ -20,6 +20,7 @@ from .quantize import STORING, Stored, Storing, quantize
 
 HEADS, TOKENS = 4, 3
 ROPE = ("bf16", "own scale", "shared scale")
+BF16_STEP = 2.0**-7  # between neighbours, over the smallest number that has such a step
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def radius(scene: Scene, backend: Backend, moved: np.ndarray) -> Attended:
     independent of the others. A bf16 rope key moves by half a step too.
     """
     q, rounding = scene.heads.q, Rounding.of(backend)
-    turned = 2.0**-8 * np.abs(scene.k_rope)
+    turned = BF16_STEP / 2 * np.abs(scene.k_rope)
     rows = (BALLS.store(Ball(x[None], rounding, r[None], r[None] / math.sqrt(3)))
             for x, r in ((scene.c_kv, moved), (scene.k_rope, turned)))
     spheres = Heads(Projected(ball(q.q_nope, rounding), ball(q.q_rope, rounding), None, None),
