@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from mla_lab import footprint as fp
 from mla_lab import fp8
+from mla_lab.arrays import round_to_bfloat16
 from mla_lab.errors import InputError
 from mla_lab.models import get_model
 from mla_lab.serving import checks11_fp8 as checks
