@@ -76,9 +76,9 @@ def two_terms(terms: Callable = RIGHT.terms) -> Finding:
     return Finding(ok, text)
 
 
-def rope_formula(turn_query: bool = True) -> Finding:
+def rope_formula(turn_query: bool = True, at: tuple[int, int] = (11, 4)) -> Finding:
     """The printed term on both readings of its query and of its angle, against R_t q . R_s k."""
-    backend, (t, s), config = get_backend(), (11, 4), replace(SMALL, rope_scaling=None)
+    backend, (t, s), config = get_backend(), at, replace(SMALL, rope_scaling=None)
     q, k = (backend.asarray(x) for x in (fresh(1)(1, 6), fresh(2)(1, 6)))
     def turn(x, at):
         return rotate(x, backend.xp.asarray([at]), frequencies(config))
@@ -113,17 +113,17 @@ def absorbed(recipe: Recipe = RIGHT) -> Finding:
                                        f"and outputs are {'inside' if ok else 'outside'} their rounding bounds")
 
 
-def identical(dtype: str = "bfloat16") -> Finding:
+def identical(dtype: str = "bfloat16", modes: tuple[str, str] = ("naive", "absorb")) -> Finding:
     """Relative distance of outputs at DeepSeek-V3's head: between the modes, and of each from float64."""
     config, (backend, wide) = replace(V3, num_attention_heads=4), (get_backend(None, d) for d in (dtype, "float64"))
     differ, total = differing(Setting(wide, SMALL), SMALL)
     outputs = {}
-    for name, where, mode in (("exact", wide, "naive"), ("naive", backend, "naive"), ("absorb", backend, "absorb")):
+    for name, where, mode in (("exact", wide, "naive"), ("one", backend, modes[0]), ("other", backend, modes[1])):
         heads = head_arrays(config, where, 2, 96, 54)
         out = run_heads(heads, config, mode, replace(RIGHT, store=where.store)).heads
         outputs[name] = to_numpy(out).astype(np.float64)
     far = [float(np.linalg.norm(outputs[a] - outputs[b]) / np.linalg.norm(outputs["exact"]))
-           for a, b in (("naive", "absorb"), ("naive", "exact"), ("absorb", "exact"))]
+           for a, b in (("one", "other"), ("one", "exact"), ("other", "exact"))]
     return Finding(differ == 0, f"{differ} of {total} numbers differ modulo a prime; in {dtype} the outputs differ by "
                                 f"some {once_per_decade(far[0])} of their size, and each from float64 by some "
                                 f"{' and '.join(dict.fromkeys(map(once_per_decade, far[1:])))}", far[0] == 0)
