@@ -271,6 +271,20 @@ def test_the_command_and_its_json(tmp_path, capsys):
     assert json.loads(out)["step"] is None and "they do not fit" in err
 
 
+def test_every_option_of_the_command_counts(tmp_path):
+    target = tmp_path / "c.json"
+    assert main(("capacity --gpu B200 --gpus 16 --dcp 4 --context 1000 --page 32 --users 5 --memory-gb 150 --link-gb 33 "
+                 "--utilization 0.8 --efficiency 0.5 --kv-dtype fp8 --weight-dtype int4 --json").split()
+                + [str(target)]) == 0
+    found = json.loads(target.read_text())
+    d = on("B200", 16, context=1000, page=32, dcp=4, kv_dtype="fp8", weight_dtype="int4", memory_gb=150.0,
+           utilization=0.8)
+    step = decode_step(d, 5, 0.5, 33.0)
+    assert (found["usable_bytes_per_gpu"], found["tokens"], found["users"]) == (120e9, d.tokens(), d.users())
+    assert found["step"]["users"] == 5 and found["step"]["seconds"] == step.seconds
+    assert found["step"]["seconds_of"]["communication"] == step.communication != decode_step(d, 5, 0.5).communication
+
+
 def test_the_command_reads_a_config(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({
         "model_type": "llama", "hidden_size": 64, "vocab_size": 100, "intermediate_size": 96, "num_hidden_layers": 3,
