@@ -273,9 +273,9 @@ def test_the_command_and_its_json(tmp_path, capsys):
 
 def test_every_option_of_the_command_counts(tmp_path):
     target = tmp_path / "c.json"
-    assert main(("capacity --gpu B200 --gpus 16 --dcp 4 --context 1000 --page 32 --users 5 --memory-gb 150 --link-gb 33 "
-                 "--utilization 0.8 --efficiency 0.5 --kv-dtype fp8 --weight-dtype int4 --json").split()
-                + [str(target)]) == 0
+    words = ("capacity --gpu B200 --gpus 16 --dcp 4 --context 1000 --page 32 --users 5 --memory-gb 150 --link-gb 33 "
+             "--utilization 0.8 --efficiency 0.5 --kv-dtype fp8 --weight-dtype int4 --json")
+    assert main([*words.split(), str(target)]) == 0
     found = json.loads(target.read_text())
     d = on("B200", 16, context=1000, page=32, dcp=4, kv_dtype="fp8", weight_dtype="int4", memory_gb=150.0,
            utilization=0.8)
