@@ -13,6 +13,7 @@ from mla_lab import footprint as fp
 from mla_lab.errors import InputError
 from mla_lab.explorer import numbers as nb
 from mla_lab.explorer import svg
+from mla_lab.explorer.section import Section
 from mla_lab.explorer.sections import sections
 from mla_lab.explorer.setup import MOST, Setup, from_query, of_config, of_model, to_query
 from mla_lab.models import get_model, models
@@ -72,6 +73,62 @@ def test_both_modes_and_their_crossover():
     absorbed = h * (2 * 2 * r * (n + v) + sum(2 * s * (r + p) + 2 * s * r for s in seen))
     odd = sections(ODD)["crossover"]
     assert [row[1] for row in odd.rows] == [f"{x:,} FLOP" for x in (naive, absorbed)]
+
+
+SHORT = replace(V3, context=128, batch=5, weights_gb=674.0)  # so short that queries and outputs count
+GB, GIB = 10**9, 2**30
+
+
+def shown(section: str) -> dict[str, tuple[str, ...]]:
+    """The rows of a table by their first cells."""
+    return {row[0]: row[1:] for row in sections(SHORT)[section].rows}
+
+
+def test_the_cache_as_it_is_shown_by_hand():
+    """61 layers, 640 tokens, 2 B a value: units, layers and the picture's words too."""
+    for name, values in {"MHA": 2 * 128 * 128, "GQA-8": 2 * 8 * 128, "MQA": 2 * 128, "MLA": 576}.items():
+        row, token = shown("cache")[name], 61 * 2 * values
+        assert row[1:4] == (f"{2 * values:,}", f"{100 * values / 32768:.2f} %", f"{token:,}")
+        for cell, unit, size in zip(row[4:], ("GB", "GiB"), (GB, GIB), strict=True):
+            assert cell == f"{token * 640 / size:,.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    drawn = ElementTree.fromstring(sections(SHORT)["cache"].picture)
+    assert drawn[1].text == "; ".join(f"{name}: {row[4]}" for name, row in shown("cache").items())
+
+
+def test_what_fits_as_it_is_shown_by_hand():
+    """0.9 x 141 - 674 / 8 GB on each GPU; 128 tokens are two pages."""
+    room = 126.9 - 674 / 8
+    assert f"141 GB x 0.9 - 674 GB / 8 = {room:.2f} GB" in sections(SHORT)["fit"].text.replace("\n", " ")
+    for name, values in {"MHA": 2 * 16 * 128, "GQA-8": 2 * 128, "MQA": 2 * 128, "MLA": 576}.items():
+        token = 61 * 2 * values
+        assert shown("fit")[name][:2] == (f"{int(room * GB // (128 * token)):,}", f"{token:,}")
+
+
+def test_the_roofline_as_it_is_shown_by_hand():
+    """Of 16 heads on a GPU; 989 TFLOP/s and 4.8 TB/s."""
+    for name, row, looks in (("MHA", 16 * 256, 256), ("GQA-8", 256, 256), ("MQA", 256, 256), ("MLA", 576, 1088)):
+        flops, moved = 2 * 16 * 128 * looks, 2 * (128 * row + 16 * looks)
+        seconds = 5 * 61 * max(flops / 989e12, moved / 4.8e12)
+        assert shown("roofline")[name] == ("memory", f"{flops / moved:.1f}", f"{16 * looks / row:.1f}",
+                                           f"{flops / moved * 4.8:,.0f}", f"{1e3 * seconds:,.3g}")
+    busy = sections(replace(SHORT, new_tokens=64, context=8192))["roofline"].rows[3]
+    assert busy[1] == "arithmetic" and busy[4] == "989"
+    assert busy[5] == f"{1e3 * 5 * 61 * 2 * 16 * 64 * 8192 * 1088 / 989e12:,.3g}"
+    assert f"ridge at {989 / 4.8 * 1152 / (2 * 1088):.1f} heads x new tokens" in sections(SHORT)["roofline"].text
+
+
+def test_the_modes_as_they_are_shown_by_hand():
+    move, projections = 512 * 256, 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 128 * 128 * 7168
+    naive, absorbed = 2 * 128 * (129 * move + 129 * 320), 2 * 128 * (move + 129 * 1088)
+    assert shown("crossover") == {"naive": (f"{naive / GB:.4g} GFLOP", f"{naive / absorbed:.3g}"),
+                                  "absorbed": (f"{absorbed / 10**6:.4g} MFLOP", "1")}
+    assert f"{2 * projections / 10**6:.4g} MFLOP on projections" in " ".join(sections(SHORT)["crossover"].says)
+
+
+def test_words_from_outside_stay_words_in_a_section():
+    made = Section("<t>", ("<h>", "b"), (("<c>", "<d>"), ("<why>",)), ("<s>",))
+    tree = ElementTree.fromstring(made.html)
+    assert [part.text for part in tree.iter() if part.text] == ["<t>", "<h>", "b", "<c>", "<d>", "<why>", "<s>"]
 
 
 def test_users_count_the_index_keys_as_capacity_does():

@@ -61,6 +61,13 @@ def test_a_byte_order_mark_is_no_matter(written):
     assert said(path)["check_cache"] == OPEN
 
 
+def test_a_hint_with_the_word_right_in_it_solves_nothing():
+    hint = exercises.check_owned.wrong
+    assert any("right" in text for text in hint.values())
+    assert not grading.Result("x", "recall", "not yet: right for the first input").solved
+    assert grading.Result("x", "recall", "right").solved
+
+
 def test_an_endless_answer_and_a_dying_kernel_are_told(written, caplog):
     endless = "from mla_lab import exercises\ndef my_fit(*a):\n    while True: pass\nprint(exercises.check_fit(my_fit))"
     dying = "answer = 1\nimport os; os._exit(1)\nprint(exercises.check_cache(answer))"

@@ -78,6 +78,8 @@ def test_distance_and_score_stay_while_both_turn():
     both = [re.search(r"score of all pairs: ([\d.-]+) \(both rotated\), ([\d.-]+)", x[2]) for x in (first, later)]
     assert both[0][1] == both[1][1] == "0.6409" and both[0][2] != both[1][2]  # notebook 03's score at a distance of 2
     assert "0.4912 (both rotated)" in words("pair", distance=3)
+    turned = np.mean(np.cos((3 + 2) * 10000.0 ** (-np.arange(4) / 4)))  # a query five tokens on, a key at none
+    assert f"{turned:.4f} (key not rotated)" in "\n".join(first)
 
 
 def test_old_rows_stay_as_the_cache_grows():
@@ -92,9 +94,28 @@ def test_what_leaves_the_guarantee_is_said():
 
 
 def test_what_passes_a_tolerance():
+    assert "2 of 2 faults pass" in moving.faults({"a": 0.1, "b": 0.05}, -1).numbers  # at the tolerance it passes
     assert words("faults -2").startswith("tolerance 0.01 of the output's rms size: 2 of 4 faults pass")
     assert "passes   0.007  scale_by_cached_width" in words("faults -2")
     assert words("faults -4").count("caught") == 3 and words("faults -2", exponent=1).count("passes") == 4
+
+
+def test_the_crossover_behind_few_tokens():
+    """Where 2 (2r - n - v) (t c + t (t + 1) / 2) = 2 r (n + v) c: halves of a token count there."""
+    at = float(re.search(r"equal at ([\d.]+)", words("flop", cached=3))[1])
+    assert at == pytest.approx(np.roots([0.5, 3.5, -3 * 512 * 256 / 768]).max(), abs=0.05)
+
+
+def test_a_panel_follows_its_sliders():
+    """Words, picture and description change; what a text says is text."""
+    widgets = pytest.importorskip("mla_lab.widgets")
+    panel = widgets.Panel(lambda exponent: moving.faults({"<b>": 0.1}, exponent),
+                          exponent=widgets.slider("exponent", -4, -4, 2))
+    before = panel.text, panel.caption.value, panel.picture.value, panel.picture.alt
+    panel["exponent"].value = 1
+    after = panel.text, panel.caption.value, panel.picture.value, panel.picture.alt
+    assert all(x != y for x, y in zip(before, after, strict=True))
+    assert "passes" in panel.text and "passes" in panel.picture.alt and "<b>" not in panel.caption.value
 
 
 def test_the_crossover_is_where_the_lines_meet():

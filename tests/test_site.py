@@ -103,6 +103,12 @@ def test_a_browser_asks_nobody(site):
         assert said == []
 
 
+def test_each_page_leads_to_its_neighbours(site):
+    for before, name, after in zip([None, *FILES], FILES, [*FILES[1:], None], strict=False):
+        links = [link.removesuffix(".html") for link in Reader(text_of(site, name).partition("</nav>")[0]).links]
+        assert links == [page for page in (before, "index", after) if page]
+
+
 # --- seen to fail -----------------------------------------------------------------------------------------------------
 
 
