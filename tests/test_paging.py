@@ -163,6 +163,22 @@ def test_refusals():
     refused(["tokens", "0"], lambda: prefixes_that_fit(10, 0, 1))
 
 
+@pytest.mark.parametrize("tokens", [[1.5, 2, 3], [2**70, 2, 3], [2**63, 2, 3], "123", [[1], [2], [3]], [[1], [2, 3]],
+                                    [True, False, True], [None, 2, 3], None])
+def test_ids_that_are_not_whole_numbers_change_nothing(tokens):
+    """1.5 as 1 would find a page of other text; a name must not stay behind, and no length without rows."""
+    tables = BlockTables(4, 3)
+    tables.begin("a", range(2))
+    tables.extend("a", 3, np.array([1, 2, 3], np.uint8))
+    refused(["tokens must be whole numbers"], lambda: tables.begin("b", tokens))
+    if tokens is not None:
+        refused(["tokens must be whole numbers"], lambda: tables.extend("a", 3, tokens))
+    for count in (-3, 2.5):
+        refused(["count", "at least 0"], lambda count=count: tables.extend("a", count))
+    assert list(tables.tables) == ["a"] and tables["a"].length == 3 and tables.audit() == []
+    assert tables.begin("c", [1, 2, 3, 4]) == 3
+
+
 def test_a_page_that_is_evicted_is_not_found_and_what_is_found_is_right():
     """A trace of hits over evictions, followed by hand."""
     tables = BlockTables(3, 2)

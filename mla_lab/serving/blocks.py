@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import InputError, positive_int
+from .ids import whole_ids
 
 Name = Hashable
 
@@ -123,9 +124,9 @@ class BlockTables:
         The cached ones, always whole blocks, stand in its table from now on. (An engine computes at least the last
         token of a prompt all the same: it needs that token's output, not its row.)
         """
+        tokens, parent, size = whole_ids(tokens), b"", self.block_size
         self._new_name(name)
         table = self.tables[name] = Table()
-        parent, size = b"", self.block_size
         for at in range(0, len(tokens) - size + 1, size):
             parent = self.rules.key(parent, tokens[at : at + size])
             block = self.known.get(parent)
@@ -136,7 +137,7 @@ class BlockTables:
             table.blocks.append(block)
             table.keys.append(parent)
         table.length = len(table.blocks) * size
-        table.tokens = list(tokens[: table.length])
+        table.tokens = tokens[: table.length]
         return table.length
 
     def fork(self, name: Name, child: Name) -> None:
@@ -167,7 +168,8 @@ class BlockTables:
         CacheFull
             If too few blocks are available; nothing has been changed then.
         """
-        table, need = self[name], self.needs(name, count)
+        table, need = self[name], self.needs(name, positive_int("count", count, least=0))
+        tokens = tokens if tokens is None else whole_ids(tokens)
         if tokens is not None and len(tokens) != count:
             raise InputError(f"tokens must name the {count} new tokens of sequence {name!r}, not {len(tokens)}.")
         if need > self.available:
@@ -181,7 +183,7 @@ class BlockTables:
         while len(table.blocks) < self.rules.blocks_for(table.length + count, self.block_size):
             table.blocks.append(self._take())
         if tokens is not None and len(table.tokens) == table.length:
-            table.tokens += map(int, tokens)
+            table.tokens += tokens
         table.length += count
         self._publish(table)
         return copy
