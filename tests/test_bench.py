@@ -214,6 +214,10 @@ def test_targets_on_a_gpu():
     late = (replace(fast, seconds=[1.1]), flash)
     slow = targets.targets(bench.Group(bench.SIZES["cuda"][1], late, (), None, {}), "cuda")
     assert [(t.met, t.unit) for t in slow] == [(False, " TB/s"), (False, "")]
+    for size, unit in zip(bench.SIZES["cuda"], (" TFLOP/s", " TB/s"), strict=False):
+        for seconds, met in ((0.999, True), (1.001, False)):
+            alone = bench.Group(size, (replace(fast, seconds=[seconds]),), (), None, {})
+            assert [(t.met, t.unit) for t in targets.targets(alone, "cuda")] == [(met, unit)]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -171,6 +171,7 @@ PAGED = {"kv_cache": np.ones((6, 2, 5)), "block_table": np.array([[5, 1], [0, 21
     ({"kernel": ["rows"]}, "kernel \"['rows']\" is not known"),
     ({"q": [[[[1.0]]]]}, "must be arrays, not list"),
     ({"scale": 10**400}, "scale"),
+    (PAGED | {"lengths": [4, 5]}, "from 0 to 4 (the tokens there is room for)"),  # in a table, not in the whole pool
     (PAGED | {"block_table": np.zeros((1, 2), dtype=int)}, "block_table has shape (1, 2)"),
     (PAGED | {"block_table": np.array([[5, 6], [0, 0]])}, "names page 6, but the cache has pages 0 to 5"),
     (PAGED | {"block_table": np.array([[5, -1], [0, 0]])}, "names page -1"),
