@@ -71,8 +71,8 @@ def decode(
     Raises
     ------
     InputError
-        For shapes, dtypes, lengths or page ids that do not fit together, an unknown kernel, or one that cannot run
-        here.
+        For shapes, dtypes, lengths or page ids that do not fit together, an unknown kernel or option, or a kernel
+        that cannot run here.
     """
     keys = check(q, kv_cache, lengths, scale, latent, block_table)
     name = pick(q, keys) if kernel == "auto" else str(kernel)

@@ -6,7 +6,8 @@
     torchrun --nproc-per-node 4 -m mla_lab.serving.launch        # torchrun has started them
 
 Both run `mla_lab.serving.trial` under tensor, data-parallel and context parallelism and compare every rank's outputs
-with those of one process. Ranks end with whoever started them, and the whole run within its time limit.
+with those of one process. Ranks end with whoever started them, and the whole run within its time limit; only torchrun
+takes half a minute more where a rank is frozen, for it asks politely first.
 """
 from __future__ import annotations
 
