@@ -15,7 +15,7 @@ from mla_lab.serving.capacity import WEIGHT_DTYPES, Deployment
 from mla_lab.serving.engines import assumptions, sglang, vllm
 from mla_lab.serving.gpus import GPUS, get_gpu
 from mla_lab.serving.parameters import parameters, published
-from mla_lab.serving.step import attention_flops, decode_step
+from mla_lab.serving.step import Step, attention_flops, decode_step
 
 V3 = get_model("DeepSeek-V3")
 UNITS = {"B": 10**9, "T": 10**12}
@@ -269,6 +269,13 @@ def test_the_command_and_its_json(tmp_path, capsys):
     assert main(["capacity", "--gpu", "H100", "--json", "-"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["step"] is None and "they do not fit" in err
+
+
+def test_the_longer_of_two_terms_of_the_same_kernels_counts():
+    arithmetic = Step(users=42, weights=2.0, products=3.0, cache=5.0, attention=7.0, communication=11.0)
+    reading = Step(users=42, weights=3.0, products=2.0, cache=7.0, attention=5.0, communication=11.0)
+    assert arithmetic.seconds == reading.seconds == 21 and reading.tokens_per_second == 2
+    assert arithmetic.longest == reading.longest == "communication"
 
 
 def test_every_option_of_the_command_counts(tmp_path):
