@@ -138,8 +138,9 @@ def nb(lesson) -> NotebookNode:
 
 def run_nbval(folder: Path) -> tuple[int, dict[str, dict[int, str]], str]:
     """Exit status, outcome of each cell of each notebook in the folder, and what pytest printed."""
-    command = [sys.executable, "-m", "pytest", *PARALLEL, *NBVAL, "-rA", "-q", "--color=no", "."]
-    config = ["-p", "no:hypothesispytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", ".", "-p", "no:cacheprovider"]
+    quiet = ["-rA", "-q", "--color=no", "-p", "no:hypothesispytest"]
+    command = [sys.executable, "-m", "pytest", *PARALLEL, *NBVAL, *quiet, "."]
+    config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", ".", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
     ran = subprocess.run(
         [*command, *config], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
