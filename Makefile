@@ -12,8 +12,9 @@ PY = .venv/bin/python
 PIP = $(PY) -m pip install --quiet
 # What nbval compares and how long a cell may take; tests/test_harness.py proves that these very flags turn red.
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout 60
-# A process for each core. The cells of a notebook need one kernel, so a file stays in one process.
-PARALLEL = -n $(WORKERS) --dist loadfile
+# A process for each core. The cells of a notebook need one kernel, so a file stays in one process. In order of names the
+# browser comes early; by number of tests it would come last, and alone.
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Warnings as errors are for the tests (pyproject.toml), not for the kernels that nbval starts.
