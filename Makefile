@@ -48,7 +48,8 @@ lint: .venv/.test  ## ruff
 lab: .venv/.test  ## open the notebooks in JupyterLab, on this machine only
 	@if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
 	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --LabApp.news_url=None $$root \
-	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB_ARGS) notebooks/00_start_here.ipynb
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --ServerApp.root_dir=notebooks \
+	  --LabApp.default_url=/lab/tree/00_start_here.ipynb $(LAB_ARGS)
 
 # Voila's own page loads an icon font from elsewhere; the template in tools/app does not.
 app: .venv/.test  ## the explorer as a page of its own, on this machine only
@@ -98,13 +99,17 @@ help:
 
 # Only what the package itself needs, at the versions of the lock.
 .venv/.verify: .venv/.made requirements.txt pyproject.toml
+	@echo "installing NumPy into .venv (once; seconds)"
 	@$(PIP) -c requirements.txt -e .
 	@touch $@
 
-# The whole lock; the package is then built with the setuptools of the lock, and adds nothing to it.
-.venv/.test: .venv/.made requirements.txt requirements-linux.txt pyproject.toml
-	@echo "installing requirements.txt into .venv (once)"
+# The whole lock; the package is then built with the setuptools of the lock, and adds nothing to it. JupyterLab would ask
+# everybody at the first start whether it may fetch news.
+.venv/.test: .venv/.made requirements.txt requirements-linux.txt pyproject.toml tools/lab/overrides.json
+	@echo "installing requirements.txt into .venv (once; minutes)"
 	@$(PIP) -r requirements.txt
 	@if [ "$$(uname -s)" = Linux ]; then $(PIP) -r requirements-linux.txt; fi
 	@$(PIP) --no-build-isolation --no-deps -e .
+	@mkdir -p .venv/share/jupyter/lab/settings
+	@cp tools/lab/overrides.json .venv/share/jupyter/lab/settings/
 	@touch .venv/.verify $@

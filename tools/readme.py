@@ -18,6 +18,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from mla_lab.checks import CHECKS  # noqa: E402
+from mla_lab.claims import CLAIMS  # noqa: E402
 from mla_lab.faults import FAULTS  # noqa: E402
 from mla_lab.models import models  # noqa: E402
 
@@ -133,6 +134,7 @@ def computed() -> dict[str, str]:
         "count: checks": str(len(CHECKS)),
         "count: faults": str(len(FAULTS)),
         "count: forms": str(sum(len(f.variants) for f in FAULTS)),
+        "count: claims": str(len(CLAIMS)),
         "count: models": str(sum(m.mla is not None for m in models())),
     }
 

@@ -26,6 +26,7 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
+from readme import notebooks, opening
 from tqdm import tqdm
 from traitlets.config import Config
 
@@ -33,6 +34,10 @@ NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 WIDGETS = re.compile(r"(VBox|HBox|IntSlider)\(")  # the plain text of what only a kernel can show
 NOTE = ('<p class="note">Here the notebook has sliders, which need a running kernel (<code>make lab</code>). The '
         "figure before them stands for the first picture; what moving them shows stands in words below.</p>")
+ABOUT = ("Multi-Head Latent Attention (MLA) is how DeepSeek-V2, V3 and R1, Kimi-K2, GLM-5 and others keep long "
+         "contexts in memory. Each page takes one claim about it and checks it, and then shows the check turn red on a "
+         "fault that really happened. What you read was printed by the notebooks; <code>make lab</code> opens them, to "
+         "be run and changed.")
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #222; --code: #f5f5f5; --line: #ccc; --link: #0a58ca; }
 @media (prefers-color-scheme: dark) { :root { --page: #16181c; --ink: #ddd; --code: #23262c; --line: #555;
@@ -123,14 +128,23 @@ def title_of(notebook: NotebookNode) -> str:
     return heading[1] if heading else "untitled"
 
 
+def index(paths: list[Path], links: list[str]) -> str:
+    """What this is, and every page with the first sentence of what it claims."""
+    lessons = set(notebooks().values())
+    rows = (f"<li>{link}" + (f"<br>{html.escape(re.sub(r'[*$`{}]', '', opening(path)[1]))}" if path in lessons else "")
+            for path, link in zip(paths, links, strict=True))
+    return f"<h1>mla_lab</h1><p>{ABOUT}</p><ul>{''.join(rows)}</ul>"
+
+
 def page(title: str, body: str, before: str = "", after: str = "") -> str:
-    """A page of the site."""
+    """A page of the site; one with neighbours links to them and to the index."""
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     code = "\n".join(line for line in light.splitlines() if line.startswith(".highlight ."))
     night = "\n".join(line for line in dark.splitlines() if line.startswith(".highlight ."))
     style = f"{STYLE}{code}\n@media (prefers-color-scheme: dark) {{ {night} }}"
-    links = "".join(f"<span>{link}</span>" for link in (before, "<a href='index.html'>all notebooks</a>", after))
+    around = (before, "<a href='index.html'>all notebooks</a>", after) if before or after else ()
+    links = "".join(f"<span>{link}</span>" for link in around)
     return (f"<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>{html.escape(title)}</title>"
             "<meta name='viewport' content='width=device-width'><link rel='icon' href='data:,'>"
             f"<style>{style}</style></head>\n<body><nav>{links}</nav><main>{body}</main><nav>{links}</nav></body></html>\n")
@@ -140,20 +154,19 @@ def build(folder: Path, sources: list[Path] | None = None) -> list[Path]:
     """Write a page for each notebook, and ``index.html``; ``ValueError`` if one would load something."""
     exporter = Exporter(template_name="basic", config=Config())
     paths = sources or sorted(NOTEBOOKS.glob("*.ipynb"))
-    notebooks = [nbformat.read(path, as_version=4) for path in paths]
-    titles = [title_of(notebook) for notebook in notebooks]
+    sheets = [nbformat.read(path, as_version=4) for path in paths]
+    titles = [title_of(sheet) for sheet in sheets]
     links = [f"<a href='{path.stem}.html'>{html.escape(title)}</a>" for path, title in zip(paths, titles, strict=True)]
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for i, path in enumerate(tqdm(paths, unit="page", leave=False, disable=None)):
-        body, _ = exporter.from_notebook_node(for_reading(notebooks[i]))
+        body, _ = exporter.from_notebook_node(for_reading(sheets[i]))
         around = (f"← {links[i - 1]}" if i else "", f"{links[i + 1]} →" if i + 1 < len(paths) else "")
         text = page(titles[i], body, *around)
         if Loads(text).found:
             raise ValueError(f"{path.name} would load something: {', '.join(Loads(text).found)}")
         written.append(write(folder / f"{path.stem}.html", text))
-    rows = "".join(f"<li>{link}</li>" for link in links)
-    written.append(write(folder / "index.html", page("mla_lab", f"<h1>mla_lab</h1><ul>{rows}</ul>")))
+    written.append(write(folder / "index.html", page("mla_lab", index(paths, links))))
     return written
 
 
