@@ -39,6 +39,7 @@ class Look(NamedTuple):
 
 LOOKS = (Look(BLUE, "o", "-", ""), Look(RED, "s", "--", "///"), Look(GREEN, "^", "-.", "..."),
          Look(PURPLE, "D", ":", "xxx"), Look(INK, "v", (0, (5, 1, 1, 1, 1, 1)), "++"))
+NESTED = (16, 10, 7, 6)  # marker sizes, largest drawn first: where two series have one value, both are seen
 
 
 @cache
@@ -116,6 +117,14 @@ def powers_of_two(ax: Any, *names: str) -> None:
         getattr(ax, f"set_{name}scale")("log", base=2)
         axis = getattr(ax, f"{name}axis")
         axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:.4g}")
+
+
+def reaching(values: Any, low: float, high: float) -> tuple[float, float]:
+    """Limits of an axis: ``low`` and ``high``, the range of the sliders, and further only where ``values`` leave it.
+
+    Limits that follow the data would make what stays seem to move, and what moves seem to stay.
+    """
+    return min(low, np.min(values)), max(high, np.max(values))
 
 
 def tint(color: str, share: float = 0.3) -> tuple[float, ...]:

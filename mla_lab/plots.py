@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from . import drawing
 from . import footprint as fp
 from .arrays import UNIT_ROUNDOFF, Array, to_numpy
 from .config import MLAConfig
 from .diagrams import absorption_pipeline, two_streams
-from .drawing import INK, LOOKS, RED, SKY, WIDTH, Plot, above, axes, finish, frame, powers_of_two, tint
+from .drawing import INK, LOOKS, NESTED, RED, SKY, WIDTH, Plot, above, axes, finish, frame, powers_of_two, tint
 from .models import get_model
 from .rope_plots import residual_by_span, rotation, score_by_distance
 
@@ -47,7 +48,8 @@ def cache_sizes(config: MLAConfig | None = None) -> Plot:
         ax.annotate(f"{2 * n:,} B", (2 * n, name), (6, 0), textcoords="offset points", va="center", fontsize=11)
         lines.append(f"{name:<6} {formula + ' x 2 B':<18} = {2 * n:>7,} B  {fp.percent(n / rows['MHA'][1]):>8}")
     sizes = [2 * n for _, n in rows.values()]
-    ax.set(xscale="log", xlabel="bytes per token and layer, bf16 (log scale)", xlim=(min(sizes) / 5, 5 * max(sizes)))
+    ax.set(xscale="log", xlabel="bytes per token and layer, bf16 (log scale)",
+           xlim=drawing.reaching([min(sizes) / 5, 5 * max(sizes)], 50, 400_000))
     ax.xaxis.set_minor_formatter(lambda *_: "")
     ax.invert_yaxis()
     ax.grid(False, axis="y")
@@ -57,20 +59,28 @@ def cache_sizes(config: MLAConfig | None = None) -> Plot:
 
 def cache_growth(tokens: int = 8192, heads: int = 128, groups: int = 8, latent: int = 512, rope: int = 64,
                  head_dim: int = 128, dtype_bytes: int = 2) -> Plot:
-    """Cache of one layer in MiB against the number of tokens, with the values at ``tokens`` marked."""
+    """Cache of one layer in MiB against the number of tokens, with the values at ``tokens`` marked.
+
+    The axes stay as they are wherever the sliders of notebooks 00 and 01 stand, so that a line that does not move is
+    one whose cache did not change.
+    """
     rows, at = _four(heads, groups, head_dim, latent, rope), np.array([min(1024, tokens), max(131072, tokens)])
     figure, ax = axes(3.5)
     lines = [f"cache of a layer, one request of {tokens:,} tokens, share of MHA; {dtype_bytes} B a value, MiB = 2^20 B"]
-    for look, (name, (formula, n)) in zip(LOOKS, rows.items(), strict=False):
+    for look, marker, (name, (formula, n)) in zip(LOOKS, NESTED, rows.items(), strict=False):
         size = fp.mib(tokens * n * dtype_bytes)
         ax.plot(at, at * n * dtype_bytes / 2**20, color=look.color, linestyle=look.linestyle, linewidth=2)
-        ax.plot([tokens], [tokens * n * dtype_bytes / 2**20], **look.line, markersize=9, label=f"{name}: {size}")
+        ax.plot([tokens], [tokens * n * dtype_bytes / 2**20], **look.line, markersize=marker, markeredgecolor="white",
+                label=f"{name}: {size}")
         share = fp.percent(n / rows["MHA"][1])
         lines.append(f"{name:<6} {f'{formula} x {dtype_bytes} B':<18} x {tokens:,} = {size}, {share}")
-    ax.axvline(tokens, color=INK, linewidth=1)
+    ax.axvline(tokens, color=INK, linewidth=1, zorder=1)  # behind the marks
     ax.set(xlabel="tokens of one request (log scale)", ylabel="cache of one layer in MiB (log scale)")
     powers_of_two(ax, "x", "y")
-    ax.legend(title=f"at {tokens:,} tokens", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    ends = [at[i] * size(n for _, n in rows.values()) * dtype_bytes / 2**20 for i, size in ((0, min), (1, max))]
+    ax.set_ylim(drawing.reaching(ends, 2**-3, 2**14))
+    ax.legend(title=f"at {tokens:,} tokens", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False,
+              labelspacing=0.8)
     alt = f"Parallel lines of cache size against tokens; at {tokens:,} tokens " + "; ".join(lines[1:])
     return finish(figure, alt, lines)
 
@@ -94,7 +104,8 @@ def cache_over_steps(lengths: Sequence[int], width: int, expanded: int) -> Plot:
     return finish(figure, alt, lines)
 
 
-def spectrum(curves: Mapping[str, Array], rank: int, radius: float | None = None) -> Plot:
+def spectrum(curves: Mapping[str, Array], rank: int, radius: float | None = None, longest: int | None = None,
+             heights: tuple[float, float] | None = None) -> Plot:
     """Singular values of several matrices, largest first, and the gap behind the claimed rank.
 
     Parameters
@@ -102,6 +113,8 @@ def spectrum(curves: Mapping[str, Array], rank: int, radius: float | None = None
     curves : mapping of str to array [k]
     radius : float, optional
         How far rounding can have moved a singular value; what lies below is noise. By default 1e-10 of the largest.
+    longest, heights : int, (float, float), optional
+        Where the axes end, for sliders that change how many values there are: by default where the curves do.
     """
     figure, ax = axes(3.6)
     lines = [f"singular values, largest first (no unit); number {rank} and the next, and how many are not noise"]
@@ -114,8 +127,8 @@ def spectrum(curves: Mapping[str, Array], rank: int, radius: float | None = None
         lines.append(f"{name}: largest {s[0]:.3g}, number {last + 1} {s[last]:.3g}, the next {after}; "
                      f"{np.sum(s > noise)} of {len(s)}")
     ax.axvline(rank + 0.5, color=INK, linewidth=1)
-    ax.set(yscale="log", xlabel="number of the singular value", ylabel="singular value (log scale)")
-    ax.set_xlim(0.5, 0.5 + 1.02 * max(map(len, curves.values())))  # there is no number 0
+    ax.set(yscale="log", xlabel="number of the singular value", ylabel="singular value (log scale)", ylim=heights)
+    ax.set_xlim(0.5, 0.5 + 1.02 * (longest or max(map(len, curves.values()))))  # there is no number 0
     ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     left = rank < 0.7 * ax.get_xlim()[1]
     ax.annotate(f"the rank: {rank}", (rank + 0.5, 0.6), (6 if left else -6, 0), xycoords=("data", "axes fraction"),

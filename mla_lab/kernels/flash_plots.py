@@ -45,7 +45,8 @@ def schedule(rule: str = "greedy", longest: int = 16384, parts: int = 8, splits:
     Parameters
     ----------
     rule : str
-        'greedy', FlashMLA's, or 'fixed': every request in ``splits`` pieces.
+        'greedy', FlashMLA's, or 'fixed': every request in ``splits`` pieces. The axis of time is the same
+        for every rule: it reaches as far as one piece or 16 of each request would take.
     """
     lengths = (*SHORT[:4], longest, *SHORT[4:])
     plan = greedy(lengths, parts) if rule == "greedy" else fixed_splits(lengths, parts, splits)
@@ -58,10 +59,11 @@ def schedule(rule: str = "greedy", longest: int = 16384, parts: int = 8, splits:
             ax.barh(y, piece.blocks, left=x + OVERHEAD, color=tint(look.color, 0.5), edgecolor=look.color,
                     hatch=look.hatch, linewidth=1)
             x += OVERHEAD + piece.blocks
+    worst = max(max(loads(fixed_splits(lengths, parts, pieces))) for pieces in (1, 16))
     slowest, cut = max(loads(plan)), sum(piece.split > 0 for part in plan for piece in part)
     ax.axvline(slowest, color=INK)
     ax.set(xlabel=f"time in key blocks of 64; white: {OVERHEAD} for each piece", ylabel="part of the GPU",
-           ylim=(parts - 0.4, -0.6), yticks=range(parts))
+           xlim=(0, 1.05 * max(worst, slowest)), ylim=(parts - 0.4, -0.6), yticks=range(parts))
     ax.grid(False, axis="y")
     blocks = sum(map(blocks_of, lengths))
     name = rule if rule == "greedy" else f"{splits} pieces of each request"

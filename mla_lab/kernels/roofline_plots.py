@@ -18,7 +18,7 @@ HERE = "heights and times are this machine's, in the picture only"
 
 
 def roofs(names: Sequence[str] = ("H800", "H200", "H20", "B200"), heads: int = 128, new: int = 1,
-          itemsize: int = 2, context: int = 16384) -> Plot:
+          itemsize: int = 2, context: int = 16384, span: tuple[float, float] = (2**3, 2**11)) -> Plot:
     """Roofs of GPUs, and where absorbed decode of DeepSeek-V3 stands under them.
 
     Parameters
@@ -27,10 +27,12 @@ def roofs(names: Sequence[str] = ("H800", "H200", "H20", "B200"), heads: int = 1
         Of `mla_lab.kernels.roofline.DEVICES`.
     heads, new, itemsize, context : int
         Query heads on a GPU, new tokens of a step, bytes of a cached value, tokens cached.
+    span : (float, float)
+        Intensities, in FLOP/B, from and to which roofs are drawn.
     """
     config = replace(V3, num_attention_heads=heads)
     work = absorbed_kernel(config, new, context - new, itemsize, causal=False)
-    at, x = work.intensity, np.geomspace(2**3, 2**11, 200)
+    at, x = work.intensity, np.geomspace(*span, 200)
     figure, ax = axes(3.6)
     lines = [f"{heads} heads, {new} new token{'s' * (new > 1)}, {context:,} cached tokens of 576 x {itemsize} B: "
              f"{at:.1f} FLOP/B (long contexts: {intensity_limit(config, new, itemsize):.1f})"]
@@ -50,8 +52,8 @@ def roofs(names: Sequence[str] = ("H800", "H200", "H20", "B200"), heads: int = 1
 
 
 def one_roof(gpu: str = "H200", heads: int = 128, new: int = 1, itemsize: int = 2, context: int = 16384) -> Plot:
-    """`roofs` of one GPU, for sliders."""
-    return roofs((gpu,), heads, new, itemsize, context)
+    """`roofs` of one GPU, for sliders: from 8 heads in 4 B to 8 new tokens of 128 heads in 1 B, on the same axes."""
+    return roofs((gpu,), heads, new, itemsize, context, span=(2**2, 2**12))
 
 
 def measured_roof(here: Device, rates: Mapping[int, float], tokens: int, itemsize: int) -> Plot:

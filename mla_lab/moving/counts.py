@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import footprint as fp
 from ..arrays import Array, to_numpy
-from ..drawing import INK, LOOKS, RED, SKY, Plot, above, axes, finish, frame, powers_of_two, tint
+from ..drawing import INK, LOOKS, NESTED, RED, SKY, Plot, above, axes, finish, frame, powers_of_two, reaching, tint
 
 GPUS = tuple(2**i for i in range(8))
 
@@ -21,14 +21,14 @@ def per_gpu(tp: int = 1, heads: int = 128, groups: int = 8, latent: int = 512, r
     figure, ax = axes(3.5)
     lines = [f"values cached for a token and layer on each GPU of {tp}, and on all of them together"]
     kinds = ("MHA", heads), (f"GQA-{groups}", groups), ("MQA", 1), ("MLA", 0)
-    for look, (name, kept) in zip(LOOKS, kinds, strict=False):
+    for look, marker, (name, kept) in zip(LOOKS, NESTED, kinds, strict=False):
         def on_each(gpus: int, kept: int = kept) -> int:
             return fp.gqa_elements(max(1, kept // gpus), head_dim) if kept else latent + rope
         here = on_each(tp)
         ax.plot(GPUS, [on_each(gpus) for gpus in GPUS], **look.line, markersize=5, label=f"{name}: {here:,}")
-        ax.plot([tp], [here], color=look.color, marker=look.marker, markersize=11)
+        ax.plot([tp], [here], color=look.color, marker=look.marker, markersize=marker, markeredgecolor="white")
         lines.append(f"{name:<6} {here:>6,} on each, {here * tp:>7,} together")
-    ax.axvline(tp, color=INK, linewidth=1)
+    ax.axvline(tp, color=INK, linewidth=1, zorder=1)  # behind the marks
     ax.set(xlabel="tensor-parallel GPUs (log scale)", ylabel="values on each GPU (log scale)")
     powers_of_two(ax, "x", "y")
     ax.legend(title=f"on each GPU of {tp}", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -89,8 +89,12 @@ def flop(new: int = 100, cached: int = 8192, r: int = 512, n: int = 128, p: int 
         ax.plot(at, values / 1e9, color=look.color, linestyle=look.linestyle, label=f"{name}: {now / 1e9:,.3g} GFLOP")
         ax.plot([new], [now / 1e9], color=look.color, marker=look.marker, markersize=9)
     ax.axvline(new, color=INK, linewidth=1)
-    powers_of_two(ax, "x", "y")
-    ax.set(xlabel="new tokens (log scale)", ylabel="GFLOP of a head (log scale)")
+    powers_of_two(ax, "x")
+    drawn = np.array([both(at[0]), both(at[-1]), here]) / 1e9
+    ax.set(xlabel="new tokens (log scale)", ylabel="GFLOP of a head (log scale)", yscale="log",
+           ylim=reaching(drawn, 5e-5, 1e3), yticks=10.0 ** np.arange(-4, 4))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    ax.minorticks_off()
     above(ax)
     gain, half = 2 * r - n - v, cached + 0.5
     limit = (half**2 + 2 * r * (n + v) / gain * cached) ** 0.5 - half if gain > 0 else 0

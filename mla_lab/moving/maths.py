@@ -88,7 +88,8 @@ def logits(naive: Array, absorbed: Array, exact: Array, guarantee: Array, dtype:
     figure, (left, right) = axes(3.4, 2)
     for look, values, name, size in ((LOOKS[0], a, "naive", 9), (LOOKS[1], b, "absorbed", 5)):
         left.plot(keys, values, color=look.color, marker=look.marker, linestyle="", markersize=size, label=name)
-    left.set(xlabel="key", ylabel="logit")
+    high = math.ceil(1.05 * np.abs(e).max())  # a whole number: it does not follow the rounding of the values
+    left.set(xlabel="key", ylabel="logit", ylim=(-high, high))
     above(left)
     right.plot(keys, bound, color=INK, linestyle="--", label="guarantee")
     for look, which, name in ((LOOKS[2], apart > 0, "distance"), (LOOKS[3], apart == 0, "no distance")):

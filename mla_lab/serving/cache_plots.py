@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .. import footprint as fp
-from ..drawing import INK, LOOKS, Plot, above, axes, finish, powers_of_two, tint
+from ..drawing import INK, LOOKS, Plot, above, axes, finish, powers_of_two, reaching, tint
 from .latents import OUTLIER_CHANNEL, with_outlier
-from .page_size import PageCost
+from .page_size import PAGE_SIZES, PageCost
 from .quantize import FORMATS, GRANULARITIES, band, quantize, relative
 from .traces import Trace, lengths
 
@@ -55,7 +55,8 @@ def pages_of(trace: Trace, block_size: int, requests: int = 12) -> Plot:
     for look, name, values, below in ((LOOKS[0], "tokens", held, 0 * held), (LOOKS[1], "empty slots", empty, held)):
         look_of_bar = {"color": tint(look.color, 0.6), "edgecolor": look.color, "hatch": look.hatch}
         ax.bar(at, values, bottom=below, label=name, **look_of_bar)
-    ax.set(xlabel="request", ylabel="slots", xticks=at)
+    most = int(np.max(held + -held % max(PAGE_SIZES)))  # so that bars of tokens stay as the page grows
+    ax.set(xlabel="request", ylabel="slots", xticks=at, ylim=(0, 1.03 * max(most, np.max(held + empty))))
     above(ax)
     pages = (held + empty) // block_size
     lines = [f"{len(held)} requests in pages of {block_size}: {pages.sum():,} pages, {held.sum():,} tokens, "
@@ -111,8 +112,10 @@ def errors_of_format(form: str, octave: int = 0, tokens: int = 64) -> Plot:
     for look, (name, error) in zip(LOOKS, errors.items(), strict=False):
         ax.barh(name, error, color=tint(look.color, 0.6), edgecolor=look.color, hatch=look.hatch)
         ax.annotate(f"{error:.2f} %", (error, name), (6, 0), textcoords="offset points", va="center")
-    ax.set(xlabel="relative error of the other channels in %", ylabel="scale for each")
-    ax.set_xlim(0, 1.2 * max(errors.values()))
+    ax.set(xlabel="relative error of the other channels in % (log scale)", ylabel="scale for each", xscale="log",
+           xlim=reaching(list(errors.values()), 0.2, 400))  # every format, with and without an outlier
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.minorticks_off()
     ax.invert_yaxis()
     lines = [f"{form}, {FORMATS[form].bits} bits, one channel 2^{octave} times as large: error of the others",
              *(f"a scale for each {name:<8}{error:>7.2f} %" for name, error in errors.items())]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .. import footprint as fp
-from ..drawing import LOOKS, Plot, above, axes, finish, powers_of_two, tint
+from ..drawing import LOOKS, Plot, above, axes, finish, powers_of_two, reaching, tint
 from ..models import Model, get_model
 from .capacity import Deployment
 from .gpus import get_gpu
@@ -62,13 +62,16 @@ def users_that_fit(gpu: str = "H200", gpus: int = 8, context: int = 8192, weight
     for look, (name, how) in zip(LOOKS, plans.items(), strict=False):
         d = Deployment(*common, context=context, parameters=parameters(v3), weight_dtype=weight_dtype, **how)
         users.append(d.users())
-        ax.barh(name, users[-1], color=tint(look.color, 0.6), edgecolor=look.color, hatch=look.hatch, linewidth=1.5)
-        ax.annotate(f" {users[-1]:,} users" if users[-1] else " none: the weights do not fit"
-                    if d.cache_room_per_gpu() < 0 else " none", (users[-1], name), va="center", fontsize=11)
+        ax.barh(name, users[-1] or 0.6, color=tint(look.color, 0.6), edgecolor=look.color, hatch=look.hatch,
+                linewidth=1.5)
+        ax.annotate(f" {users[-1]:,} user{'s' * (users[-1] > 1)}" if users[-1] else " none: the weights do not fit"
+                    if d.cache_room_per_gpu() < 0 else " none", (max(users[-1], 0.6), name), va="center", fontsize=11)
         lines.append(f"{name:<27} {float(d.weight_bytes_per_gpu()) / 1e9:>6.1f} + "
                      f"{float(d.cache_room_per_gpu()) / 1e9:>6.1f}   {d.tokens():>10,} {users[-1]:>6,}")
-    ax.set(xlabel=f"users of {context:,} tokens", xlim=(0, max(1, *users) * 1.35))
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set(xlabel=f"users of {context:,} tokens (log scale)", xscale="log", xticks=10.0 ** np.arange(6),
+           xlim=reaching([5 * max(1, *users)], 0.6, 500_000))  # room for the words beside the longest bar
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    ax.minorticks_off()
     ax.invert_yaxis()
     ax.grid(False, axis="y")
     return finish(figure, "Bars of the users that fit. " + "; ".join(lines[2:]), lines)
