@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from dataclasses import fields, replace
@@ -92,7 +93,49 @@ def test_the_cache_as_it_is_shown_by_hand():
         for cell, unit, size in zip(row[4:], ("GB", "GiB"), (GB, GIB), strict=True):
             assert cell == f"{token * 640 / size:,.2f}".rstrip("0").rstrip(".") + f" {unit}"
     drawn = ElementTree.fromstring(sections(SHORT)["cache"].picture)
-    assert drawn[1].text == "; ".join(f"{name}: {row[4]}" for name, row in shown("cache").items())
+    said = "; ".join(f"{name}: {row[4]}" for name, row in shown("cache").items())
+    assert drawn[1].text == f"{said}; line at all memory of 8 x H200, 1,128 GB. {FIXED} 1 MB to 1 PB."
+
+
+FIXED = "Fixed logarithmic scale from"
+
+
+def marks(section: str, **how) -> tuple[dict[str, float], list[str]]:
+    """How far right each kind's mark stands in a picture, and the picture's words."""
+    picture = ElementTree.fromstring(sections(replace(SHORT, **how))[section].picture)
+    at = {part.get("d"): float(re.findall(r"[\d.]+", part.get("transform"))[0]) for part in picture.iter()
+          if part.get("transform")}
+    words = [part.text for part in picture.iter() if part.tag.endswith("text")]
+    return {kind: at[path] for kind, path in svg.MARKS.items() if path in at and kind in nb.KINDS}, words
+
+
+def test_the_scale_stays_and_the_marks_move():
+    """400 pixels for the nine decades from 1 MB to 1 PB, from 90 on: a tenfold cache is always as far to the right."""
+    first, more, many = (marks("cache", **how)[0] for how in ({}, {"context": 1280}, {"batch": 50}))
+    assert more == many and set(first) == set(nb.KINDS)
+    for kind, values in {"MHA": 2 * 128 * 128, "GQA": 2 * 8 * 128, "MQA": 2 * 128, "MLA": 576}.items():
+        decades = math.log10(61 * 2 * values * 640) - 6
+        assert first[kind] == pytest.approx(90 + 400 * decades / 9, abs=0.06)
+        assert more[kind] - first[kind] == pytest.approx(400 / 9, abs=0.11)
+    users, fewer = marks("fit")[0], marks("fit", context=1280)[0]
+    assert all(users[kind] - fewer[kind] == pytest.approx(400 / 6, abs=0.5) for kind in users)
+
+
+def test_a_scale_is_honest_at_its_ends():
+    """What is off it says so by an arrow, nothing that is none has a mark, and it is said that the scale has no 0."""
+    low, high = marks("cache", context=1, batch=1), marks("cache", context=2**20, batch=2**12)
+    assert low[0]["MLA"] == 90 and high[0]["MHA"] == 490
+    assert "\u2190" in low[1] and "\u2192" in high[1] and not {"\u2190", "\u2192"} & {*marks("cache")[1]}
+    assert "70,272 B" in low[1]  # not 0 GB
+    assert "logarithmic scale, fixed: it starts at 1 MB, not at 0" in low[1]
+    assert marks("fit", context=2**20, batch=2)[0].keys() == {"GQA", "MQA"}
+    assert "0 users" in marks("fit", context=2**20)[1] and "requests: 2" in marks("fit", batch=2)[1]
+
+
+def test_a_reason_is_given_once():
+    for section in ("fit", "roofline"):
+        rows = sections(replace(V3, tp=3, groups=7))[section].rows
+        assert [row[0] for row in rows] == ["MHA, MQA, MLA", "GQA-7"] and len({row[1] for row in rows}) == 2
 
 
 def test_what_fits_as_it_is_shown_by_hand():
@@ -158,10 +201,11 @@ def test_users_fill_the_memory_and_no_more():
         ({"qk_rope_head_dim": 0}, "cache", "No rope key"),
         ({"groups": 7}, "cache", "GQA-7 .*groups must divide num_attention_heads 128"),
         ({"groups": 7}, "fit", "GQA-7 .*groups must divide"),
-        ({"tp": 3}, "fit", "do not spread evenly over 3"),
+        ({"tp": 3}, "fit", "tp must divide num_attention_heads 128, not 3.*`python -m mla_lab capacity --parallel dp`"),
         ({"tp": 3}, "roofline", "tp must divide num_attention_heads 128, not 3"),
-        ({"dtype": "fp8-tile"}, "cache", "MHA .*is a layout of MLA rows"),
+        ({"dtype": "fp8-tile"}, "cache", "MHA, GQA-8, MQA .*is a layout of MLA rows"),
         ({"weights_gb": 0.0}, "fit", "weights of DeepSeek-V3 are not known here"),
+        ({"weights_gb": 1029.0}, "fit", "weights of 1,029 GB"),
         ({"memory_gb": 80.0}, "fit", "weights: they do not fit"),
         ({"batch": 4096}, "fit", "4,096 requests are more than fit with MLA"),
         ({"kv_lora_rank": 128}, "crossover", "There is no crossover: 2r = 256 is not above n \\+ v = 256"),
@@ -349,12 +393,60 @@ def explorer():
 @pytest.mark.parametrize("name", [f.name for f in fields(Setup) if isinstance(f.default, int)])
 def test_every_field_and_slider_changes_words(explorer, name):
     before, number = explorer.shown.value, explorer.numbers[name]
-    number.slider.value += number.step or 1
+    start = number.slider.value
+    number.slider.value = start + number.step if number.step else 2 * start
     assert explorer.shown.value != before and explorer.text
-    assert getattr(explorer.setup, name) == (number.slider.value if number.step else 2**number.slider.value)
-    explorer[name].value = 10**6  # beyond the slider, which waits at its end
+    assert getattr(explorer.setup, name) == number.slider.value > start
+    explorer[name].value = 10**6  # beyond the slider, which waits at its end; a menu takes it in
     assert getattr(explorer.setup, name) == 10**6
-    assert number.slider.value == number.slider.max or not number.step
+    assert number.slider.value == (number.slider.max if number.step else 10**6)
+
+
+def test_what_doubles_is_written_out(explorer):
+    """A slider over powers of two would tell a screen reader its exponent."""
+    doubling = {name for name, number in explorer.numbers.items() if not number.step}
+    assert doubling == {"context", "batch", "new_tokens", "tp"}
+    menu = explorer.numbers["context"].slider
+    assert menu.label == "8,192" and menu.options[-1] == ("1,048,576", 2**20)
+    assert menu.description == "cached tokens, usual values"
+    explorer["context"].value = 5000
+    assert menu.label == "5,000" and [label for label, _ in menu.options[12:15]] == ["4,096", "5,000", "8,192"]
+    menu.value = 8192
+    assert explorer.setup.context == 8192
+    explorer["context"].value = 6000  # nothing else unusual stays
+    assert len(menu.options) == 22 and "5,000" not in dict(menu.options)
+
+
+def test_the_way_back_to_a_model(explorer):
+    """Choosing the chosen model again is no change, so there is a button."""
+    explorer["kv_lora_rank"].value, explorer["context"].value = 100, 99
+    explorer["weights_gb"].value = 1
+    explorer.reset.click()
+    assert explorer.setup == replace(V3, context=99)  # the load is the reader's
+    assert explorer.reset.description == "Back to DeepSeek-V3 as it is"
+    explorer.pasted.value = json.dumps(CONFIG)
+    explorer.use.click()
+    pasted = explorer.setup
+    explorer["kv_lora_rank"].value = 100
+    assert explorer.reset.description == "Back to this model as it is"
+    explorer.reset.click()
+    assert explorer.setup == pasted
+    explorer["model"].value = "DeepSeek-V3"
+    explorer["model"].value = "this model"
+    assert explorer.setup == pasted and not explorer.problem.value
+
+
+def test_a_linked_model_has_a_way_back_too():
+    widgets = pytest.importorskip("mla_lab.explorer.widgets")
+    setup = of_config(json.dumps(CONFIG))
+    page = widgets.explore(to_query(setup))
+    page["kv_lora_rank"].value = 100
+    page.reset.click()
+    assert page.setup == setup and not page.problem.value
+
+
+def test_nothing_scrolls_in_the_page(explorer):
+    assert all(box.layout.max_height is box.layout.overflow is None for box in explorer.children[0].children)
 
 
 def test_choosing(explorer):
@@ -395,3 +487,4 @@ def test_the_link_of_the_page(monkeypatch):
     monkeypatch.setenv("QUERY_STRING", "kv_lora_rank=256")
     assert widgets.explore().setup.kv_lora_rank == 256
     assert 'href="?model=DeepSeek-V3&amp;kv_lora_rank=256"' in widgets.explore().link.value
+    assert "text-decoration:underline" in widgets.explore().link.value

@@ -102,9 +102,19 @@ def deployment(setup: Setup, found: Attention) -> Deployment:
     """The model on the GPUs, its weights spread evenly; for the other attentions, a model of the same weights."""
     if not setup.weights_gb:
         raise InputError(f"the weights of {setup.model} are not known here; give their size in GB.")
+    heads_of_a_gpu(setup)
     return Deployment(found.model, gpu(setup), positive_int("tp", setup.tp), "tp",
                       positive_int("context", setup.context), None, kv_dtype=setup.dtype, memory_gb=setup.memory_gb,
                       weights_gb=setup.weights_gb)
+
+
+def heads_of_a_gpu(setup: Setup) -> int:
+    """Query heads on each of the tensor-parallel GPUs."""
+    h, tp = setup.num_attention_heads, positive_int("tp", setup.tp)
+    if h % tp:
+        raise InputError(f"tp must divide num_attention_heads {h}, not {tp}. Data-parallel attention deals out no "
+                         "heads; it is not in the explorer, but `python -m mla_lab capacity --parallel dp` counts it.")
+    return h // tp
 
 
 def gpu(setup: Setup) -> Gpu:
@@ -139,13 +149,11 @@ def step(setup: Setup, found: Attention, endless: bool = False) -> Step:
 
     With ``endless`` the context is so long that queries and outputs do not count.
     """
-    h, tp = setup.num_attention_heads, positive_int("tp", setup.tp)
-    if h % tp:
-        raise InputError(f"tp must divide num_attention_heads {h}, not {tp}.")
+    h = heads_of_a_gpu(setup)
     t, s, b = (positive_int(name, getattr(setup, name)) for name in ("new_tokens", "context", "batch"))
     cache = s * Fraction(gpu_row_bytes(setup, found))
-    own = 0 if endless else 2 * (h // tp) * t * found.width
-    return Step(2 * b * (h // tp) * t * s * found.looks, b * (cache + own))
+    own = 0 if endless else 2 * h * t * found.width
+    return Step(2 * b * h * t * s * found.looks, b * (cache + own))
 
 
 def rows_at_ridge(setup: Setup, found: Attention) -> float:

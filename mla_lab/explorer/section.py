@@ -63,3 +63,23 @@ class Section:
 def each(setup: Setup, compute: Callable[[nb.Attention], object]) -> list[tuple[str, object, str]]:
     """For each kind of attention what ``compute`` makes of it, or why it cannot."""
     return [(kind, *nb.reason(lambda kind=kind: compute(nb.attention(setup, kind)))) for kind in nb.KINDS]
+
+
+def table(setup: Setup, made: list[tuple[str, object, str]], row: Callable[..., tuple[str, ...]]
+          ) -> tuple[tuple[str, ...], ...]:
+    """The row of each kind that is possible, and each reason why others are not, once, after all their names."""
+    rows, said = [], set()
+    for _, found, why in made:
+        if found is not None:
+            rows.append(row(*found))
+        elif why not in said:
+            said.add(why)
+            rows.append((", ".join(nb.label(setup, kind) for kind, _, other in made if other == why), why))
+    return tuple(rows)
+
+
+def marks(setup: Setup, made: list[tuple[str, object, str]], value: Callable[..., tuple[float, str]]
+          ) -> list[tuple[str, str, float | None, str]]:
+    """What `mla_lab.explorer.svg.scale` draws for each kind."""
+    return [(kind, nb.label(setup, kind), *(value(*found) if found is not None else (None, "not possible")))
+            for kind, found, _ in made]

@@ -6,9 +6,13 @@ from ..report import number
 from ..serving.capacity import Deployment
 from . import numbers as nb
 from . import svg
-from .section import Section, each
+from .section import Section, each, marks, table
 from .setup import Setup
 from .speed import crossover, roofline
+
+# the scales of the two pictures, the same whatever is chosen: nothing but a value can move its mark
+BYTES = [(10.0**power, f"1{unit}") for power, unit in zip(range(6, 16, 3), (" MB", " GB", " TB", " PB"), strict=True)]
+USERS = [(10.0**power, f"{10**power:,}") for power in range(7)]
 
 
 def sections(setup: Setup) -> dict[str, Section]:
@@ -24,17 +28,14 @@ def cache(setup: Setup) -> Section:
 
     made = each(setup, row)
     mha = made[0][1]
-    rows, bars = [], []
-    for kind, found, why in made:
-        name = nb.label(setup, kind)
-        if found is None:
-            rows.append((name, why))
-            bars.append((kind, name, None, "not possible"))
-            continue
-        a, layer, token, total = found
+
+    def cells(a, layer, token, total):
         share = fp.percent(total / mha[3]) if mha else "no MHA"
-        rows.append((name, a.formula, number(layer), share, number(token), fp.gb(total, 2), fp.gib(total, 2)))
-        bars.append((kind, name, float(total), fp.gb(total, 2)))
+        return a.name, a.formula, number(layer), share, number(token), size(total), fp.gib(total, 2)
+
+    def size(total):
+        return fp.gb(total, 2) if total >= 10**7 else f"{total:,} B"  # not 0 GB
+
     says = [f"Bytes in {setup.dtype} ({fp.CACHE_DTYPES[setup.dtype].layout}); {setup.layers} layers; "
             f"{setup.batch:,} requests of {setup.context:,} tokens. GB is 10^9 B, GiB is 2^30 B. Share: of MHA."]
     mla, gqa = made[3][1], made[1][1]
@@ -46,10 +47,12 @@ def cache(setup: Setup) -> Section:
                     f"{fp.index_bytes(mla[0].model):,} B a token in fp8. The users that fit count them.")
     if not setup.qk_rope_head_dim:
         says.append("No rope key: no position reaches this attention unless something else brings it.")
-    title = "Cache"
-    drawn = svg.bars(title, "; ".join(f"{name}: {words}" for _, name, _, words in bars), bars)
-    return Section(title, ("", "values", "B/token/layer", "share", "B/token", "cache", "cache"), tuple(rows),
-                   tuple(says), drawn)
+    title, memory = "Cache", setup.tp * setup.memory_gb * 10**9
+    drawn = svg.scale(title, marks(setup, made, lambda _a, _layer, _token, total: (float(total), size(total))),
+                      (BYTES[0][0], BYTES[-1][0]), BYTES,
+                      (memory, f"all memory of {setup.tp:,} x {setup.gpu}, {fp.gb(memory, 2)}"))
+    return Section(title, ("", "values", "B/token/layer", "share", "B/token", "cache", "cache"),
+                   table(setup, made, cells), tuple(says), drawn)
 
 
 def fit(setup: Setup) -> Section:
@@ -58,18 +61,11 @@ def fit(setup: Setup) -> Section:
         d = nb.deployment(setup, found)
         return d, d.users(), d.tokens()
 
-    made, rows, bars = each(setup, row), [], []
-    for kind, found, why in made:
-        name = nb.label(setup, kind)
-        if found is None:
-            rows.append((name, why))
-            bars.append((kind, name, None, "not possible"))
-            continue
-        d, users, tokens = found
-        rows.append((name, f"{users:,}", f"{float(d.token_bytes_per_gpu()):,.7g}", f"{tokens:,}", d.binding()))
-        bars.append((kind, name, float(users), f"{users:,} users"))
-    share, page = Deployment.utilization, Deployment.page
-    memory, weights = f"{setup.memory_gb:g} GB", f"{setup.weights_gb:g} GB"
+    def cells(d, users, tokens):
+        return d.model.name, f"{users:,}", f"{float(d.token_bytes_per_gpu()):,.7g}", f"{tokens:,}", d.binding()
+
+    made, share, page = each(setup, row), Deployment.utilization, Deployment.page
+    memory, weights = f"{setup.memory_gb:,.7g} GB", f"{setup.weights_gb:,.7g} GB"
     says = [f"{setup.tp} x {setup.gpu} of {memory}, of which {100 * share:g} % for weights and cache; weights of "
             f"{weights} (a model's own: in fp8) dealt out evenly; users of {setup.context:,} tokens in pages of "
             f"{page}. Keys and values are dealt out by head, then copied; a latent has no heads: each GPU keeps all of "
@@ -80,9 +76,11 @@ def fit(setup: Setup) -> Section:
         says.append(f"For the cache of each GPU: {memory} x {share:g} - {weights} / {setup.tp} = {fp.gb(room, 2)}.")
         if deployed[1] < setup.batch:
             says.append(f"{setup.batch:,} requests are more than fit with MLA.")
-    drawn = svg.bars("Users that fit", "; ".join(f"{name}: {words}" for _, name, _, words in bars), bars)
-    return Section("Users and tokens that fit", ("", "users", "B/token/GPU", "tokens", "what binds"), tuple(rows),
-                   tuple(says), drawn)
+    drawn = svg.scale("Users that fit",
+                      marks(setup, made, lambda _d, users, _tokens: (float(users), f"{users:,} users")),
+                      (USERS[0][0], USERS[-1][0]), USERS, (setup.batch, f"requests: {setup.batch:,}"))
+    return Section("Users and tokens that fit", ("", "users", "B/token/GPU", "tokens", "what binds"),
+                   table(setup, made, cells), tuple(says), drawn)
 
 
 def limits(setup: Setup) -> Section:

@@ -8,7 +8,7 @@ from ..errors import positive_int
 from ..kernels import counts
 from . import numbers as nb
 from . import svg
-from .section import Section, each
+from .section import Section, each, table
 from .setup import Setup
 
 MODES = {"naive": "8 4", "absorbed": ""}  # how each is dashed
@@ -19,16 +19,17 @@ def roofline(setup: Setup) -> Section:
     on, title = nb.gpu(setup), "Arithmetic intensity and the roofline"
     made = each(setup, lambda a: (a, nb.step(setup, a), nb.step(setup, a, endless=True)))
     peak, ridge = on.bf16_tflops, on.ridge
-    rows, marks = [], []
-    for kind, found, why in made:
-        if found is None:
-            rows.append((nb.label(setup, kind), why))
-            continue
-        a, finite, endless = found
-        x, reached = finite.intensity, min(peak, finite.intensity * on.bandwidth_tb)
-        rows.append((a.name, "memory" if x < ridge else "arithmetic", f"{x:.1f}", f"{endless.intensity:.1f}",
-                     f"{reached:,.0f}", f"{setup.layers * 1e3 * finite.seconds(on):,.3g}"))
-        marks.append((kind, a.name, x, reached))
+
+    def reached(finite):
+        return min(peak, finite.intensity * on.bandwidth_tb)
+
+    def cells(a, finite, endless):
+        return (a.name, "memory" if finite.intensity < ridge else "arithmetic", f"{finite.intensity:.1f}",
+                f"{endless.intensity:.1f}", f"{reached(finite):,.0f}",
+                f"{setup.layers * 1e3 * finite.seconds(on):,.3g}")
+
+    rows = table(setup, made, cells)
+    marks = [(kind, found[0].name, found[1].intensity, reached(found[1])) for kind, found, _ in made if found]
     says = [f"{on.name}: {peak:,.0f} TFLOP/s dense bf16, {on.bandwidth_tb:g} TB/s, ridge {ridge:.1f} FLOP/B (peaks of "
             "the data sheet). Left of the ridge reading the cache takes longest, right of it the arithmetic.",
             "FLOPs: 2 x heads of one GPU x new tokens x context x values looked at (MLA absorbed: 2r + p; others: 2v). "
@@ -44,7 +45,7 @@ def roofline(setup: Setup) -> Section:
     words = "; ".join(f"{row[0]}: {row[2]} FLOP/B, bound by {row[1]}" for row in rows if len(row) > 2)
     drawn = _roof(on.bandwidth_tb, peak, marks)
     return Section(title, ("", "bound by", "FLOP/B", "endless context", "TFLOP/s at most", "ms/call at least"),
-                   tuple(rows), tuple(says),
+                   rows, tuple(says),
                    svg.picture(title, f"Ridge at {ridge:.1f} FLOP/B. {words}", drawn.height, drawn.parts))
 
 

@@ -46,18 +46,52 @@ def mark(kind: str, x: float, y: float) -> str:
     return f'<path d="{MARKS[kind]}" transform="translate({x:.1f},{y:.1f})" fill="{COLORS[kind]}"/>'
 
 
-def bars(title: str, description: str, rows: Sequence[tuple[str, str, float | None, str]]) -> str:
-    """Horizontal bars from zero: kind, label, value or None, and the words behind the bar."""
-    most, parts = max([value for _, _, value, _ in rows if value] or [1]), []
-    left, room = 90, WIDTH - 90 - 190
+def scale(title: str, rows: Sequence[tuple[str, str, float | None, str]], ends: tuple[float, float],
+          ticks: Sequence[tuple[float, str]], limit: tuple[float, str]) -> str:
+    """Each row a mark on one logarithmic scale that stays where it is, so that a mark moves with its value alone.
+
+    Marks, not bars: a logarithmic scale has no zero for a bar to start from. What lies off the scale waits at its end,
+    with an arrow; what is not above 0 has no mark.
+
+    Parameters
+    ----------
+    rows
+        Kind, label, value or None, and the value in words.
+    ends
+        What the scale's left and right end stand for.
+    ticks
+        Values on the scale and their names.
+    limit
+        A value to hold the marks against, drawn as a line, and what it is called.
+    """
+    left, right, top = 90, WIDTH - 150, 34
+    low, high = map(math.log10, ends)
+    bottom = top + 30 * len(rows)
+
+    def across(value: float) -> float:
+        return left + (right - left) * min(max((math.log10(value) - low) / (high - low), 0), 1)
+
+    parts = [text((left + right) / 2, bottom + 38, f"logarithmic scale, fixed: it starts at {ticks[0][1]}, not at 0",
+                  "middle", font_size="12")]
+    for value, name in ticks:
+        parts += [line(across(value), top, across(value), bottom, 0.2),
+                  text(across(value), bottom + 18, name, "middle", font_size="12")]
+    value, name = limit
+    if value > 0:
+        x = across(value)
+        parts += [line(x, top - 12, x, bottom, 0.8, "4 4"),
+                  text(x, top - 18, name, "end" if x > (left + right) / 2 else "start", font_size="12")]
     for i, (kind, label, value, words) in enumerate(rows):
-        y = 8 + 34 * i
-        length = room * value / most if value else 0
-        parts += [text(left - 8, y + 17, label, "end"),
-                  f'<rect x="{left}" y="{y}" width="{length:.1f}" height="24" fill="{COLORS[kind]}"/>',
-                  text(left + length + 8, y + 17, words)]
-    parts.append(line(left, 0, left, 34 * len(rows) + 8))
-    return picture(title, description, 34 * len(rows) + 10, parts)
+        y = top + 15 + 30 * i
+        parts += [text(left - 14, y + 5, label, "end"), line(left, y, right, y, 0.2), text(right + 14, y + 5, words)]
+        if value:
+            x = across(value)
+            parts.append(mark(kind, x, y))
+            if not ends[0] <= value <= ends[1]:
+                parts.append(text(x + (12 if x == left else -12), y + 5, "\u2190" if x == left else "\u2192", "middle"))
+    described = "; ".join(f"{label}: {words}" for _, label, _, words in rows)
+    fixed = f"Fixed logarithmic scale from {ticks[0][1]} to {ticks[-1][1]}."
+    return picture(title, f"{described}; line at {name}. {fixed}", bottom + 46, parts)
 
 
 class Log:

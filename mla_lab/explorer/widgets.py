@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from html import escape
 from typing import Any
 
@@ -19,21 +19,22 @@ from ..footprint import CACHE_DTYPES
 from ..models import get_model, models
 from ..serving.gpus import GPUS, get_gpu
 from .sections import sections
-from .setup import MOST, Setup, from_query, of_config, of_model, to_query
+from .setup import DIMENSION_FIELDS, MOST, Setup, from_query, of_config, of_model, to_query
 
-WIDE = "350px"
-NARROW = {"description_width": "120px"}
-# label, ends of the slider, and its step; a step of 0 means that it doubles
+WIDE = "390px"
+NARROW = {"description_width": "160px"}
+CONTROLS = "mla-controls"  # the class of the left column, which the app's page keeps in view
+# label, ends of the slider, and its step; a step of 0 means a menu of powers of two in its place
 NUMBERS = {
-    "hidden_size": ("d hidden_size", 256, 16384, 256),
-    "num_attention_heads": ("h heads", 1, 256, 1),
-    "q_lora_rank": ("q q_lora_rank", 0, 4096, 64),
-    "kv_lora_rank": ("r kv_lora_rank", 16, 2048, 16),
-    "qk_nope_head_dim": ("n qk_nope", 16, 512, 16),
-    "qk_rope_head_dim": ("p qk_rope", 0, 256, 2),
-    "v_head_dim": ("v v_head", 16, 512, 16),
+    "hidden_size": ("hidden_size (d)", 256, 16384, 256),
+    "num_attention_heads": ("heads (h)", 1, 256, 1),
+    "q_lora_rank": ("q_lora_rank (q)", 0, 4096, 64),
+    "kv_lora_rank": ("kv_lora_rank (r)", 16, 2048, 16),
+    "qk_nope_head_dim": ("qk_nope_head_dim (n)", 16, 512, 16),
+    "qk_rope_head_dim": ("qk_rope_head_dim (p)", 0, 256, 2),
+    "v_head_dim": ("v_head_dim (v)", 16, 512, 16),
     "layers": ("cached layers", 1, 128, 1),
-    "index_layers": ("with index keys", 0, 128, 1),
+    "index_layers": ("layers with index keys", 0, 128, 1),
     "groups": ("GQA groups", 1, 128, 1),
     "context": ("cached tokens", 1, 2**20, 0),
     "batch": ("requests", 1, 2**12, 0),
@@ -43,16 +44,22 @@ NUMBERS = {
 
 
 class Number:
-    """A field for any whole number, and a slider over the usual ones. The field holds the value."""
+    """A field for any whole number, and a slider or a menu over the usual ones. The field holds the value.
+
+    Where the usual ones double they stand in a menu, which arrow keys move like a slider: a slider over powers of two
+    tells a screen reader their index or exponent, a menu what is written in it. Its label names it and takes no room.
+    """
 
     def __init__(self, name: str, value: int, moved: Callable[[Any], None]):
         label, low, high, self.step = NUMBERS[name]
-        ends = {"min": low, "max": high, "step": self.step}
-        if not self.step:
-            ends = {"min": low.bit_length() - 1, "max": high.bit_length() - 1}
         self.field = w.BoundedIntText(value=value, min=0, max=MOST, description=label, style=NARROW,
-                                      layout={"width": "225px"})
-        self.slider = w.IntSlider(**ends, readout=False, layout={"width": "125px"})
+                                      layout={"width": "260px"})
+        self.usual = [] if self.step else [2**i for i in range(low.bit_length() - 1, high.bit_length())]
+        if self.step:
+            self.slider = w.IntSlider(min=low, max=high, step=self.step, readout=False, layout={"width": "125px"})
+        else:
+            self.slider = w.Dropdown(description=f"{label}, usual values", style={"description_width": "0px"},
+                                     layout={"width": "125px"})
         self.busy = False
         self._follow()
         self.slider.observe(self._lead, names="value")
@@ -63,12 +70,16 @@ class Number:
     def _lead(self, change: Any) -> None:
         """The slider was moved; it may stand beside a value that it cannot show, which then stays."""
         if not self.busy:
-            self.field.value = change.new if self.step else 2**change.new
+            self.field.value = change.new
 
     def _follow(self, _change: Any = None) -> None:
-        self.busy = True
-        value = self.field.value
-        self.slider.value = min(max(value if self.step else value.bit_length() - 1, self.slider.min), self.slider.max)
+        self.busy, value = True, self.field.value
+        if self.step:
+            self.slider.value = min(max(value, self.slider.min), self.slider.max)
+        else:
+            if value not in dict(self.slider.options).values():  # an unusual one stands among the others
+                self.slider.options = [(f"{i:,}", i) for i in sorted({*self.usual, value})]
+            self.slider.value = value
         self.busy = False
 
 
@@ -87,7 +98,9 @@ class Explorer(w.VBox):
             setup = from_query(query)
         except InputError as error:
             trouble = f"The link was not understood: {error}"
-        self.holding, self.sections = False, {}
+        self.holding, self.sections, self.own = False, {}, {}
+        if setup.model not in (model.name for model in models()):
+            self.own[setup.model] = setup
         names = [model.name for model in models() if model.mla]
         names += [setup.model] * (setup.model not in names)
         wide = {"style": NARROW, "layout": {"width": WIDE}}
@@ -100,6 +113,8 @@ class Explorer(w.VBox):
                for name, label in (("memory_gb", "GB of a GPU"), ("weights_gb", "GB of weights"))},
         }
         self.others["model"].observe(self._choose, names="value")
+        self.reset = w.Button(layout={"width": WIDE}, tooltip="dimensions, layers and weights as the model has them")
+        self.reset.on_click(self._choose)
         self.others["gpu"].observe(self._other_gpu, names="value")
         for name in ("dtype", "memory_gb", "weights_gb"):
             self.others[name].observe(self.update, names="value")
@@ -108,14 +123,13 @@ class Explorer(w.VBox):
         self.use.on_click(self._paste)
         self.problem, self.shown = w.HTML(trouble and _alert(trouble)), w.HTML(layout={"width": "98%"})
         self.link, self.cell = w.HTML(), w.Text(description="cell to copy", **wide)
-        left = [self.others["model"], *(number.box for number in self.numbers.values()),
+        left = [self.others["model"], self.reset, *(number.box for number in self.numbers.values()),
                 *list(self.others.values())[1:], self.cell, self.link, self.pasted, self.use, self.problem]
         self.update()
-        super().__init__([w.HBox([
-            w.VBox(left, layout={"flex": "0 0 375px", "max_height": "900px", "overflow": "auto"}),
-            w.VBox([self.shown], layout={"flex": "1 1 400px", "min_width": "0", "max_height": "900px",
-                                         "overflow": "auto"}),
-        ], layout={"flex_flow": "row wrap"})])
+        controls = w.VBox(left, layout={"flex": "0 0 415px"})
+        controls.add_class(CONTROLS)
+        super().__init__([w.HBox([controls, w.VBox([self.shown], layout={"flex": "1 1 400px", "min_width": "0"})],
+                                 layout={"flex_flow": "row wrap"})])
 
     def __getitem__(self, name: str) -> Any:
         """The widget that holds a value: ``explorer["context"].value = 4096``."""
@@ -156,11 +170,21 @@ class Explorer(w.VBox):
         self.shown.value = f'<div style="contain:inline-size">{page}</div>'  # as wide as its column, not as its tables
         self.cell.value = f'explore("{query}")'
         if in_voila():
-            self.link.value = f'<p style="margin-left:128px"><a href="?{escape(query)}">link to these values</a></p>'
+            self.link.value = (f'<p style="margin-left:168px"><a href="?{escape(query)}" style="text-decoration:'
+                               'underline;color:var(--jp-content-link-color,LinkText)">link to these values</a></p>')
+        self.reset.description = f"Back to {self['model'].value} as it is"
 
-    def _choose(self, change: Any) -> None:
+    def _choose(self, _change: Any) -> None:
+        """The chosen model's own values; the load and the machine stay."""
         if not self.holding:
-            self._try(lambda: of_model(get_model(change.new), self.setup))
+            self._try(lambda: self._of(self["model"].value))
+
+    def _of(self, name: str) -> Setup:
+        own = self.own.get(name)  # of a pasted one, known to nobody else
+        if not own:
+            return of_model(get_model(name), self.setup)
+        return replace(self.setup, **{f: getattr(own, f) for f in ("model", "weights_gb", "index_layers",
+                                                                   *DIMENSION_FIELDS)})
 
     def _other_gpu(self, change: Any) -> None:
         if not self.holding:
@@ -169,7 +193,13 @@ class Explorer(w.VBox):
             self.update()
 
     def _paste(self, _button: Any) -> None:
-        self._try(lambda: of_config(self.pasted.value, self.setup))
+        self._try(self._of_paste)
+
+    def _of_paste(self) -> Setup:
+        setup = of_config(self.pasted.value, self.setup)
+        if setup.model not in (model.name for model in models()):
+            self.own[setup.model] = setup
+        return setup
 
     def _try(self, make: Callable[[], Setup]) -> None:
         """Go to another set-up, or say why not."""
