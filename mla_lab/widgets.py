@@ -1,10 +1,12 @@
 """A panel of sliders, a line of text and a picture. It works in JupyterLab, under nbval and without a browser.
 
-Callbacks write into an ``HTML`` and an ``Image`` widget and never into an ``Output`` widget: what that one shows counts
-as output of the cell, which no strict comparison of notebooks survives.
+Callbacks write into two ``HTML`` widgets, one of which holds an ``<img>``: an ``Image`` widget has no text alternative.
+They never write into an ``Output`` widget: what that one shows counts as output of the cell, which no strict comparison
+of notebooks survives.
 """
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +34,7 @@ class Panel:
 
     def __init__(self, draw: Callable[..., Plot], **controls: Any):
         self.draw, self.controls, self.text = draw, controls, ""
-        self.caption, self.picture = ipywidgets.HTML(), ipywidgets.Image(format="png", width=720)
+        self.caption, self.picture = ipywidgets.HTML(), ipywidgets.HTML()
         for control in controls.values():
             control.observe(self.update, names="value")
         self.update()
@@ -45,11 +47,17 @@ class Panel:
         plot = self.draw(**{name: control.value for name, control in self.controls.items()})
         self.text = plot.numbers
         self.caption.value = f"<pre>{html.escape(plot.numbers)}</pre>"
-        self.picture.value, self.picture.alt = plot.png(), plot.alt
+        self.picture.value = image(plot)
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
         display(ipywidgets.VBox([*self.controls.values(), self.caption, self.picture]))
+
+
+def image(plot: Plot) -> str:
+    """``plot`` as an ``<img>``, with its description as the text alternative."""
+    data = base64.b64encode(plot.png()).decode()
+    return f'<img alt="{html.escape(plot.alt)}" width="720" src="data:image/png;base64,{data}">'
 
 
 def slider(label: str, value: int, low: int, high: int, step: int = 1) -> ipywidgets.IntSlider:

@@ -104,19 +104,23 @@ def test_it_runs_and_each_slider_moves_words_and_picture(closing, name):
 
 
 def move_all(page, panel, seconds=20):
-    """Each slider changes the words beside it, and one of them at least the picture."""
+    """Each slider changes the words beside it, and one of them at least the picture and what is said of it."""
     handles = panel.get_by_role("slider").all()
 
     def words():
         return " ".join(panel.locator(".widget-html-content").all_inner_texts())
 
     def picture():
-        images = panel.locator("img.widget-image").evaluate_all("all => all.map(i => i.src)")
+        images = panel.locator("img").evaluate_all("all => all.map(i => i.src)")
         return images + panel.locator("svg").evaluate_all("all => all.map(i => i.outerHTML)")
+
+    def alts():
+        return panel.locator("img").evaluate_all("all => all.map(i => i.alt)")
 
     settled(page, lambda: [words(), *(handle.get_attribute("aria-valuenow") for handle in handles)])
     assert re.search(r"\d", words()), f"no number beside the slider: {words()!r}"
-    first = picture()
+    first, said = picture(), alts()
+    assert all(said), "a picture without a text alternative"
     for handle in handles:
         text = words()
         press(page, handle)
@@ -125,6 +129,7 @@ def move_all(page, panel, seconds=20):
         assert re.search(r"\d", words())
     until(page, lambda: picture() != first, seconds)  # it comes after the words
     assert picture() != first, "sliders moved and the picture stayed"
+    assert not said or alts() != said, "sliders moved and the picture's text alternative stayed"
 
 
 def test_there_are_notebooks():
@@ -136,20 +141,23 @@ def test_there_are_notebooks():
 
 BROKEN = "broken.ipynb"
 DEAD = """\
-def panel(words, picture):
-    slider, text, image = widgets.IntSlider(3), widgets.HTML("3"), widgets.Image(value=bytes(3))
+def panel(words, picture):  # picture: True, False, "deaf" (its words stay) or "dumb" (it has none)
+    slider, text, image = widgets.IntSlider(3), widgets.HTML("3"), widgets.HTML()
     def show(_):
         text.value = str(slider.value) if words else text.value
-        image.value = bytes(slider.value) if picture else image.value
+        kept = 3 if picture is False else slider.value
+        image.value = f"<img src='data:,{kept}' alt='{ {True: kept, 'dumb': ''}.get(picture, 3)}'>"
     slider.observe(show, "value")
+    show(0)
     return widgets.VBox([slider, text, image])"""
 
 
 def broken() -> nbformat.NotebookNode:
-    """Two dead panels, a word on stderr, an error that was to come and one that was not."""
+    """Four dead panels, a word on stderr, an error that was to come and one that was not."""
     tagged = {"metadata": {"tags": ["raises-exception"]}}
     cells = [(f"import sys\nimport ipywidgets as widgets\n{DEAD}", {}), ("panel(True, False)", {}),
-             ("panel(False, True)", {}), ("_ = sys.stderr.write('careful')", {}), ("1 + 1", tagged), ("1 / 0", {}),
+             ("panel(False, True)", {}), ("panel(True, 'deaf')", {}), ("panel(True, 'dumb')", {}),
+             ("_ = sys.stderr.write('careful')", {}), ("1 + 1", tagged), ("1 / 0", {}),
              ("2 + 2", {})]
     cells = [nbformat.v4.new_code_cell(source, **how) for source, how in cells]
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC})
@@ -158,8 +166,9 @@ def broken() -> nbformat.NotebookNode:
 def test_a_broken_notebook_is_seen(closing):
     assert open_and_run(closing, BROKEN) == ["_ = sys.stderr.write('careful'): careful", "1 + 1: was to raise",
                                              "1 / 0: ZeroDivisionError: division by zero"]
-    panels(closing).nth(1).wait_for()
-    for panel, says in zip(panels(closing).all(), ("the picture stayed", "the words stayed"), strict=True):
+    panels(closing).nth(3).wait_for()
+    dead = "the picture stayed", "the words stayed", "text alternative stayed", "without a text alternative"
+    for panel, says in zip(panels(closing).all(), dead, strict=True):
         with pytest.raises(AssertionError, match=says):
             move_all(closing, panel, seconds=1)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -107,15 +108,26 @@ def test_the_crossover_behind_few_tokens():
 
 
 def test_a_panel_follows_its_sliders():
-    """Words, picture and description change; what a text says is text."""
+    """Words, picture and description change together; what a text says is text."""
     widgets = pytest.importorskip("mla_lab.widgets")
-    panel = widgets.Panel(lambda exponent: moving.faults({"<b>": 0.1}, exponent),
+    panel = widgets.Panel(lambda exponent: moving.faults({'<b> "c" & d': 0.1}, exponent),
                           exponent=widgets.slider("exponent", -4, -4, 2))
-    before = panel.text, panel.caption.value, panel.picture.value, panel.picture.alt
+
+    def shown():
+        """What reaches the page: widgets send nothing else."""
+        tags, parser = [], HTMLParser()
+        parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))
+        parser.feed(panel.picture.get_state()["value"])
+        [(tag, image)] = tags
+        assert tag == "img" and image["width"] == "720" and image["src"].startswith("data:image/png;base64,iVBORw0")
+        return panel.text, panel.caption.value, image["src"], image["alt"]
+
+    before = shown()
     panel["exponent"].value = 1
-    after = panel.text, panel.caption.value, panel.picture.value, panel.picture.alt
+    after = shown()
     assert all(x != y for x, y in zip(before, after, strict=True))
-    assert "passes" in panel.text and "passes" in panel.picture.alt and "<b>" not in panel.caption.value
+    assert "passes" in panel.text and "<b>" not in panel.caption.value
+    assert after[3] == panel.draw(exponent=1).alt and '<b> "c" & d' in after[3]  # escaped once, and read back whole
 
 
 def test_the_crossover_is_where_the_lines_meet():
