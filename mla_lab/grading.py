@@ -38,7 +38,9 @@ class Result:
     """What the checker says of one answer."""
 
     exercise: str
+    notebook: str
     level: str
+    task: str
     said: str
 
     @property
@@ -128,7 +130,8 @@ def grade(path: Path, timeout: int = 60) -> list[Result]:
     Parameters
     ----------
     path : Path
-        ``NN_*.ipynb``; its number says which exercises belong to it. The file is only read.
+        Whatever it is called, the exercises of a lesson belong to it if one of its cells calls a checker of that
+        lesson, or if its name begins with the lesson's number. The file is only read.
     timeout : int
         Seconds that one cell may take.
 
@@ -137,8 +140,10 @@ def grade(path: Path, timeout: int = 60) -> list[Result]:
     InputError
         If the file cannot be read as a notebook.
     """
-    nb, wanted = read(path), [e for e in all_exercises() if path.name.startswith(e.notebook)]
-    found = [stub for stub in stubs(nb) if stub.checker in {e.name for e in wanted}]
+    nb, every = read(path), all_exercises()
+    found = list(stubs(nb))
+    called = {EXERCISES[stub.checker].notebook for stub in found}
+    wanted = [e for e in every if e.notebook in called or path.name.startswith(e.notebook)]
     answers = [stub for stub in found if stub.answered]
     said = {stub.checker: OPEN for stub in found} | (judge(nb, answers, path.parent, timeout) if answers else {})
-    return [Result(e.name, e.level, said.get(e.name, GONE)) for e in wanted]
+    return [Result(e.name, e.notebook, e.level, e.task, said.get(e.name, GONE)) for e in wanted]

@@ -1,5 +1,6 @@
 """`grade` says what the checkers say of a learner's notebook, and leaves the notebook as it is."""
 import json
+import re
 
 import nbformat
 import pytest
@@ -55,6 +56,20 @@ def test_where_an_answer_is_found(written, cell, told):
     assert said(written(f"answer = None\n{cell}"))["check_cache"] == told
 
 
+@pytest.mark.parametrize("name", ["my01.ipynb", "copy of 02_svd.ipynb", "Untitled.ipynb"])
+def test_exercises_are_found_by_what_cells_call(written, name):
+    """A copy keeps its exercises whatever it is called."""
+    found = said(written("answer = None\nprint(exercises.check_cache(answer))", name=name))
+    assert found["check_cache"] == OPEN and found["check_saving"] == grading.GONE and len(found) == 5
+    assert said(written("print(exercises.check_cache(3))  # a hint", name=name)) == {}
+
+
+def test_exercises_of_two_lessons_in_one_file(written):
+    cells = (f"{name} = None\nprint(exercises.check_{name}({name}))" for name in ("cache", "rank"))
+    found = said(written(*cells, name="x.ipynb"))
+    assert found["check_cache"] == found["check_rank"] == OPEN and len(found) == 10
+
+
 def test_a_byte_order_mark_is_no_matter(written):
     path = written("answer = None\nexercises.check_cache(answer)")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -64,8 +79,8 @@ def test_a_byte_order_mark_is_no_matter(written):
 def test_a_hint_with_the_word_right_in_it_solves_nothing():
     hint = exercises.check_owned.wrong
     assert any("right" in text for text in hint.values())
-    assert not grading.Result("x", "recall", "not yet: right for the first input").solved
-    assert grading.Result("x", "recall", "right").solved
+    assert not grading.Result("x", "01", "recall", "?", "not yet: right for the first input").solved
+    assert grading.Result("x", "01", "recall", "?", "right").solved
 
 
 def test_an_endless_answer_and_a_dying_kernel_are_told(written, caplog):
@@ -102,7 +117,10 @@ def test_the_command(written, tmp_path, capsys, monkeypatch):
     run = graded
     assert run(str(path), "--json", str(report)) == 0
     out = capsys.readouterr().out
-    assert "01_learner.ipynb  #----  1 of 5 solved" in out and "1 of 5 exercises solved" in out
+    assert "01_learner.ipynb  #----  1 of 5 solved" in out and "1 of 5 exercises solved; 1 file read\n" in out
+    assert re.search(r"^  \[x\] 01 compute      Bytes a token of MiniCPM3-4B's cache: .*\.\.\.  \(right\)$", out, re.M)
+    assert "\n  [ ] 01 recall       Which of MHA, GQA-8, MQA and MLA caches the fewest values at ...\n" in out
+    assert f"\n                      {grading.GONE}\n" in out and "check_" not in out
     assert {r["exercise"]: r["solved"] for r in json.loads(report.read_text())[path.name]}["check_cache"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"no notebook in \./notebooks"):
@@ -112,8 +130,11 @@ def test_the_command(written, tmp_path, capsys, monkeypatch):
     (tmp_path / "14_none.ipynb").rename(tmp_path / "notebooks" / "14_none.ipynb")
     assert run() == 0
     out = capsys.readouterr().out
-    assert "14_none" not in out and out.endswith("1 of 5 exercises solved\n")
-    assert run("notebooks/14_none.ipynb") == 0 and "14_none.ipynb: no exercises" in capsys.readouterr().out
+    assert "14_none.ipynb: " not in out
+    last = "1 of 5 exercises solved; 2 files read: ./notebooks/*.ipynb, copies included; none in 14_none.ipynb\n"
+    assert out.endswith(last)
+    assert run("notebooks/14_none.ipynb") == 0
+    assert "14_none.ipynb: no exercises; no cell calls a checker" in capsys.readouterr().out
 
 
 def graded(*args):

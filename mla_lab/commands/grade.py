@@ -4,6 +4,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
 
 from ..errors import InputError
@@ -49,19 +51,31 @@ def run(args: argparse.Namespace) -> int:
                     print(*lines(path.name, found), sep="\n", file=out)
         solved, total = (sum(len([r for r in found if r.solved or every]) for found in results.values())
                          for every in (False, True))
-        print(f"{solved} of {total} exercises solved", file=out)
+        print(f"{solved} of {total} exercises solved; {looked_at(args.notebooks, results)}", file=out)
         if target:
-            json.dump({name: [{"exercise": r.exercise, "level": r.level, "solved": r.solved, "said": r.said}
-                              for r in found] for name, found in results.items()}, target, indent=1)
+            json.dump({name: [asdict(r) | {"solved": r.solved} for r in found] for name, found in results.items()},
+                      target, indent=1)
             print(file=target)
     return 0
 
 
+def looked_at(named: list[str], results: dict[str, list]) -> str:
+    """The files that were read, those without exercises by name."""
+    without = ", ".join(name for name, found in results.items() if not found)
+    where = "" if named else ": ./notebooks/*.ipynb, copies included"
+    return f"{len(results)} file{'s' * (len(results) > 1)} read{where}" + (f"; none in {without}" if without else "")
+
+
 def lines(name: str, found: list) -> list[str]:
-    """A notebook's line, and one for each of its exercises."""
+    """A notebook's line, and one or two for each of its exercises: what is asked, and what is said of the answer."""
+    from ..exercises.registry import OPEN, RIGHT
     if not found:
-        return [f"{name}: no exercises"]
+        return [f"{name}: no exercises; no cell calls a checker with a variable, as in exercises.check_cache(answer)"]
     solved = sum(r.solved for r in found)
     bar = "#" * solved + "-" * (len(found) - solved)
-    return [f"{name}  {bar}  {solved} of {len(found)} solved",
-            *(f"  [{'x' if r.solved else ' '}] {r.level:<13} {r.exercise:<22} {r.said}" for r in found)]
+    out = [f"{name}  {bar}  {solved} of {len(found)} solved"]
+    for r in found:
+        task, short = textwrap.shorten(r.task, 72, placeholder=" ..."), r.said in (OPEN, RIGHT)
+        out.append(f"  [{'x' if r.solved else ' '}] {r.notebook} {r.level:<12} {task}" + f"  ({r.said})" * short)
+        out += [] if short else [f"{'':<22}{r.said}"]
+    return out
