@@ -117,6 +117,9 @@ def test_the_scale_stays_and_the_marks_move():
         decades = math.log10(61 * 2 * values * 640) - 6
         assert first[kind] == pytest.approx(90 + 400 * decades / 9, abs=0.06)
         assert more[kind] - first[kind] == pytest.approx(400 / 9, abs=0.11)
+    picture = ElementTree.fromstring(sections(SHORT)["cache"].picture)
+    line, = (part for part in picture.iter() if part.get("stroke-dasharray"))
+    assert float(line.get("x1")) == pytest.approx(90 + 400 * (math.log10(8 * 141e9) - 6) / 9, abs=0.06)
     users, fewer = marks("fit")[0], marks("fit", context=1280)[0]
     assert all(users[kind] - fewer[kind] == pytest.approx(400 / 6, abs=0.5) for kind in users)
 
