@@ -41,6 +41,46 @@ def test_no_fault_is_named_with_certainty(name):
     assert "KNOWN FAULT: " not in str(found) and ("inf of the" not in str(found))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("change, words", [
+    (lambda out, lse, a: decode(*a[:6], a[6] * 1.1), "the softmax scale times 1.1000"),
+    (lambda out, lse, a: decode(*a[:6], a[6] * 0.3)[0], "the softmax scale times 0.3000"),  # it gives no LSE
+    (lambda out, lse, a: (out * 1.1, lse), "the right output times 1.1000"),
+    (lambda out, lse, a: -out, "the right output times -1.0000")])
+def test_one_factor_is_told_and_stays_an_unknown_fault(change, words, dtype):
+    found = diagnose(spoiled(change), "decode", dtype=dtype, arrays="torch")
+    assert found.verdict == "unknown" and not found.ok and found.faults == ()
+    if dtype == "float64":
+        assert f"UNKNOWN FAULT, but it looks like {words}: that" in str(found)
+    else:  # where the factor is fitted to rounded numbers
+        assert found.looks.rsplit(" ", 1)[0] == words.rsplit(" ", 1)[0]
+        assert float(found.looks.split()[-1]) == pytest.approx(float(words.split()[-1]), rel=2**-7)
+
+
+@pytest.mark.parametrize("change", [
+    lambda out, lse, a: (out * 1.1 + 1e-3, lse), lambda out, lse, a: (out, lse * 1.1),
+    lambda out, lse, a: (decode(*a[:6], a[6] * 1.1)[0], lse),
+    lambda out, lse, a: (decode(*a[:6], a[6] * (1 + 1e-3 * a[0].shape[1]))[0]),  # another one in each case
+])
+def test_what_no_one_factor_reproduces_is_not_called_one(change):
+    found = diagnose(spoiled(change), "decode", arrays="torch")
+    assert found.verdict in ("unknown", "nearest") and found.looks == ""
+
+
+def test_a_departure_of_lse_is_a_share_of_lse():
+    text = str(diagnose(spoiled(lambda out, lse, a: (out, lse * 1.44)), "decode", arrays="torch"))
+    assert "off by 0.44 of the LSE's size" in text and "of the output's size" not in text
+
+
+def test_one_factor_of_a_layer():
+    from plain.layer import layer
+
+    def tenth_more(hidden, weights, config, cache=None):
+        out, cache = layer(hidden, weights, config, cache)
+        return 1.1 * out, cache
+    assert diagnose(tenth_more).looks == "the right output times 1.1000"
+
+
 @pytest.mark.parametrize("name", ["LSE to base 10", "LSE constant", "NaN everywhere"])
 def test_nor_in_bfloat16(name):
     found = diagnose(spoiled(DOUBTFUL[name]), "decode", dtype="bfloat16", arrays="torch")

@@ -116,6 +116,21 @@ def test_the_implementation_s_own_imports_work(tmp_path, capsys):
     assert run(capsys, f"{tmp_path}/main.py:decode", "--protocol", "decode")[0] == 0
 
 
+def test_the_other_protocol_is_proposed(tmp_path, capsys):
+    """A function that cannot take what this protocol passes and can take what the other one does."""
+    code, out, err = run(capsys, write(tmp_path))
+    assert code == 2 and out == "" and len(err.splitlines()) == 1
+    assert "decode takes 7 arguments (q_nope, q_rope, kv_cache, w_uk, w_uv, lengths, scale) and protocol layer" in err
+    assert "protocol layer calls it with 3 or 4; did you mean --protocol decode?" in err
+
+    def layer(hidden, weights, config, cache=None):
+        raise AssertionError("called")
+    with pytest.raises(InputError, match=r"takes 4 arguments .* calls it with 7; did you mean --protocol layer\?"):
+        diagnose(layer, "decode")
+    assert diagnose(lambda one: one, "decode").verdict == "raises"  # it fits neither
+    assert diagnose(lambda *any: any, "layer").verdict == "raises"  # it fits both
+
+
 def test_bad_arguments_of_the_function():
     for implementation, more, words in ((3, {}, "function or a module"), (print, {"protocol": "x"}, "protocol"),
                                         (print, {"dtype": "x"}, "dtype")):

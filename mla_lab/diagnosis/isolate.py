@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from .cases import Case, config_dict, config_from, decode_cases, layer_cases
 from .observe import Observed, Problem, observe, printable
 
 PROTOCOLS = ("layer", "decode", "module")
+ARGUMENTS = {"layer": (3, 4), "decode": (7,)}  # of a prefill and of a later call; of a decode call
 LIBRARIES = ("numpy", "torch")
 RESULT, PROBLEMS = "{}.npz", "problems.json"
 
@@ -56,8 +58,26 @@ def load_function(path: Path, function: str) -> Any:
     return getattr(module, function)
 
 
+def takes(implementation: Callable, *counts: int) -> bool:
+    """Whether it can be called with each of these numbers of arguments, as far as its signature tells."""
+    try:
+        signature = inspect.signature(implementation)
+        for count in counts:
+            signature.bind(*range(count))
+    except (TypeError, ValueError):  # it cannot, or has no signature
+        return False
+    return True
+
+
 def callable_for(implementation: Any, protocol: str) -> Callable:
-    """What the battery calls."""
+    """What the battery calls; a function that fits only the other protocol is refused in one sentence."""
+    other = {"layer": "decode", "decode": "layer"}.get(protocol)
+    if other and not takes(implementation, *ARGUMENTS[protocol]) and takes(implementation, *ARGUMENTS[other]):
+        named = [name for name, p in inspect.signature(implementation).parameters.items()
+                 if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        raise InputError(f"{getattr(implementation, '__name__', 'the function')} takes {len(named)} arguments "
+                         f"({', '.join(named)}) and protocol {protocol} calls it with "
+                         f"{' or '.join(map(str, ARGUMENTS[protocol]))}; did you mean --protocol {other}?")
     if protocol != "module":
         return implementation
     from .module import as_layer

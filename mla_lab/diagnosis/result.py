@@ -11,8 +11,9 @@ from ..faults.rounded import BFLOAT16, TF32
 from ..recipe import RIGHT
 from .cases import Case, DecodeCase, LayerCase
 from .distance import predicted, rms, shares
+from .multiple import one_factor
 from .observe import Observed
-from .search import BETTER, NAMES, Found, Search
+from .search import BETTER, NAMES, Found, Search, matching
 from .words import Departure, Diagnosis
 
 
@@ -32,6 +33,9 @@ def conclude(name: str, protocol: str, dtype: str, arrays: str, cases: Sequence[
         if not any(np.isfinite(x).any() for outputs in seen.outputs.values() for x in outputs):
             about["remarks"] = (*about["remarks"], "every number of the output is NaN or infinite")
             return Diagnosis(verdict="unknown", **about)
+        looks = one_factor(search.cases, seen.outputs, search.levels, matching)
+        if looks:
+            return Diagnosis(verdict="unknown", looks=looks, **about)
         distance, form = search.nearest()
         verdict = "nearest" if distance < search.distance(RIGHT) / 2 else "unknown"
         return Diagnosis(verdict=verdict, faults=form.ids, distance=distance, **about)

@@ -36,6 +36,8 @@ class Diagnosis:
         The precision at which the verdict holds.
     distance : float
         For 'nearest': from that fault's prediction, 0 (equal) to 1.
+    looks : str
+        For 'unknown': what one factor, fitted on one case, reproduces in all of them.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Diagnosis:
     alike: tuple[str, ...] = ()
     precision: str = ""
     distance: float = 0.0
+    looks: str = ""
     departures: tuple[Departure, ...] = ()
     problems: tuple[Problem, ...] = ()
     unseen: tuple[str, ...] = ()
@@ -95,6 +98,8 @@ def headline(d: Diagnosis) -> list[str]:
         lines = [f"{count} every output to {d.precision}{hedge}."]
     elif d.verdict == "nearest":
         lines = [f"UNKNOWN FAULT. Nearest known one, at a distance of {d.distance:.2g} (0: equal, 1: unrelated):"]
+    elif d.looks:
+        lines = [f"UNKNOWN FAULT, but it looks like {d.looks}: that reproduces every case, and no known fault does."]
     else:
         lines = ["UNKNOWN FAULT, and no known one comes near. The table says where it first shows."]
     if calls and d.verdict not in ("raises",):
@@ -128,7 +133,8 @@ def text(d: Diagnosis) -> str:
     width = max(len(x.case) for x in d.departures)
     lines += ["", f"{'case':<{width}}  {'error/bound':>11}  first departure"]
     for x in d.departures:
-        off = f": off by {x.relative:.2g} of the output's size" if x.relative < float("inf") else ""
+        what = "LSE" if x.where.startswith("LSE") else "output"
+        off = f": off by {x.relative:.2g} of the {what}'s size" if x.relative < float("inf") else ""
         lines.append(f"{x.case:<{width}}  {x.share:>11.2g}  {x.where + off if x.where else 'agrees'}")
         if x.where:
             lines.append(f"{'':<{width}}  {'':>11}  ({x.shows})")
