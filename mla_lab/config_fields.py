@@ -143,13 +143,22 @@ def fit_to_show(name: str) -> str:
     return "".join(filter(str.isprintable, name)).strip()[:60] or "this model"
 
 
+def own_name(raw: Mapping) -> str:
+    """What a configuration calls its model: the end of ``_name_or_path``, or ``name``."""
+    found = (raw.get(key) for key in ("_name_or_path", "name"))
+    return next((end for x in found if isinstance(x, str) and (end := x.strip("/ ").rpartition("/")[2]).strip(".")), "")
+
+
+def shown(path: Path, most: int = 46) -> str:
+    """The path, or its end where it is longer."""
+    return str(path) if len(str(path)) <= most else "..." + str(path)[3 - most:]
+
+
 def load(source: str | os.PathLike | Mapping) -> tuple[Mapping, str, str]:
     """The JSON object in a file, or in the ``config.json`` of a folder; where it was read; what to call the model."""
     if isinstance(source, Mapping):
-        named = source.get("_name_or_path")
-        named = named if isinstance(named, str) else ""
-        return source, "a dictionary", fit_to_show(named.rstrip("/").rpartition("/")[2])
-    path = Path(source)
+        return source, "a dictionary", fit_to_show(own_name(source))
+    path, folder = Path(source), Path(source).resolve().name
     path = path / "config.json" if path.is_dir() else path
     try:
         if path.exists() and not path.is_file():
@@ -163,8 +172,12 @@ def load(source: str | os.PathLike | Mapping) -> tuple[Mapping, str, str]:
         raise InputError(f"cannot read {path}: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not JSON: it is not even UTF-8 text.") from None
-    named = path.resolve().parent.name if path.name == "config.json" else path.stem.removesuffix("_config")
-    return parse(text, str(path)), str(path), fit_to_show(named.rpartition("--")[2])
+    raw = parse(text, str(path))
+    if path.name != "config.json":
+        named = path.stem.removesuffix("_config").rpartition("--")[2]
+    elif not (named := own_name(raw)):  # a folder that was given is a name; one in which a file happens to lie is none
+        named = folder.rpartition("--")[2] if path != Path(source) else f"the model of {shown(path)}"
+    return raw, str(path), fit_to_show(named)
 
 
 def language_model(raw: Mapping, notes: list[str]) -> Fields:

@@ -7,7 +7,7 @@ from configs import QWEN2, SMALL, V3, V4, YARN
 
 from mla_lab import __main__ as cli
 from mla_lab.errors import InputError
-from mla_lab.models import get_mla, models, refused
+from mla_lab.models import SOURCE_KINDS, get_mla, models, refused
 
 
 def run(capsys, *args):
@@ -101,18 +101,25 @@ def test_a_file_that_cannot_be_read_is_one_sentence(capsys, write, tmp_path, com
 # --- named models ---------------------------------------------------------------------------------------------------
 
 def test_models_lists_elements_bytes_layers_and_kind_of_source(capsys):
-    text = run(capsys, "models")
+    text, _, sources = run(capsys, "models").partition("Where each was read.")
     names = {m.name for m in models()}
     rows = {line.split()[0]: line for line in text.splitlines() if line and line.split()[0] in names}
-    assert set(rows) == names and len(rows) >= 35
+    kinds = {line.split()[0]: line for line in sources.splitlines() if line and line.split()[0] in names}
+    assert set(rows) == set(kinds) == names and len(rows) >= 35
     for name, parts in {
         "DeepSeek-V3": ("mla", " 61 ", " 576 ", "35,136", "70,272", "1 MTP layer", "config copy"),
         "GLM-5.2": ("44,928", "89,856", "1 MTP layer, index keys in 21", "config copy"),
         "Kimi-K3": ("24 of 93", "13,824", "27,648"), "Youtu-LLM-2B": ("class default",),
         "Llama-2-7B": ("mha", "8,192", "262,144", "524,288", "reference code"), "Ling-3.0-tiny": ("test config",),
     }.items():
-        assert all(part in rows[name] for part in parts), rows[name]
-    assert all(f"Not counted: {name}: {why}." in text for name, why in refused().items())
+        assert all(part in rows[name] + kinds[name] for part in parts), rows[name]
+    sources, text = "".join(sources.split()), text + sources
+    cells = (f"{m.name} {SOURCE_KINDS[m.source_kind]} {m.source}" for m in models())
+    assert all("".join(cell.split()) in sources for cell in cells)  # lines break inside a source
+    assert all("".join(f"Not counted: {name}: {why}.".split()) in sources for name, why in refused().items())
+    assert max(map(len, text.splitlines())) <= 120
+    for word in ("layers", "heads", "elements", "elements/token", "B/token", "besides"):
+        assert re.search(rf"^  {word}  ", text, re.M), f"{word} is not explained"
     listed = {r["model"]: r for r in json.loads(run(capsys, "models", "--json"))}
     assert listed["GLM-5.3-Flash"]["bytes_per_token"] == 11_264 and listed["Hy4"]["unsupported"]
 

@@ -169,10 +169,30 @@ def test_a_file_or_its_folder_is_read(tmp_path):
     where = tmp_path / "owner--Some-Model"
     where.mkdir()
     (where / "config.json").write_text(json.dumps(V3), encoding="utf-8-sig")
-    assert read_config(where) == read_config(str(where / "config.json"))
+    assert read_config(where) == read_config(str(where / "config.json"), "Some-Model")
     assert read_config(where).name == "Some-Model" and read_config(where, "mine").name == "mine"
     assert read_config(V3 | {"_name_or_path": "deepseek-ai/DeepSeek-V3/"}).name == "DeepSeek-V3"
     assert read_config(V3).name == "this model"
+
+
+def test_a_file_called_config_json_is_not_named_after_its_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "newcomer" / "inside"
+    folder.mkdir(parents=True)
+    file = folder.parent / "config.json"
+    monkeypatch.chdir(folder)
+    for own, said in (({}, "the model of ../config.json"), ({"_name_or_path": "owner/Their-Model"}, "Their-Model"),
+                      ({"name": "Mine"}, "Mine"), ({"_name_or_path": "./", "name": 3}, "the model of ../config.json")):
+        file.write_text(json.dumps(V3 | own))
+        assert read_config("../config.json").name == said
+    refused_file = json.dumps(without(V4, "compress_ratios"))
+    file.write_text(refused_file)
+    refused("../config.json", "the model of ../config.json has")
+    monkeypatch.chdir(tmp_path)
+    (folder / "config.json").write_text(json.dumps(V3))
+    deep = tmp_path / ("d" * 80)
+    folder.rename(deep)
+    assert read_config(deep / "config.json").name.endswith("d/config.json")  # its end, where it is long
+    assert read_config("newcomer/../" + deep.name).name == "d" * 60
 
 
 def test_how_the_weights_are_stored_is_kept():

@@ -3,12 +3,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import textwrap
 
 from .. import footprint as fp
 from ..models import SOURCE_KINDS, Model, get_model, models, refused
 from ..read_config import read_config
-from ..report import brief, number, plain, print_table
+from ..report import brief, number, plain, print_table, row
 from .options import which_model, whole
+
+LEGEND = """\
+What a model keeps in its cache for every token of a request.
+  layers          how many layers its cache has. "7 of 27": 27 layers, of which only 7 keep something for every token;
+                  the others keep a state or a window whose size does not grow with the request
+  heads           query heads
+  elements        numbers kept for one token in one layer
+  elements/token  numbers kept for one token in all of these layers: elements x layers
+  B/token         bytes of them in bf16, 2 B a number
+  besides         what is kept as well and is not in these numbers
+"""
+SOURCES = """\
+Where each was read. Config copy: of the released config.json. Class default: what a class assumes, from which the
+released config.json may differ. Test config, reference code: what somebody's test or code assumes.
+"""
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -169,16 +186,19 @@ def run_models(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    heading = ["model", "attention", "layers", "heads", "elements", "elements/token", "B/token", "besides", "kind",
-               "source"]
-    print("Elements are cached per token and layer, and per token in all layers whose cache grows (7 of 27: the others")
-    print("keep a state or a window); bytes are those of bf16. Besides: cached as well, and not in these numbers.\n")
+    width = max(120, shutil.get_terminal_size((120, 24)).columns)
+    heading = ["model", "attention", "layers", "heads", "elements", "elements/token", "B/token", "besides"]
+    print(LEGEND)
     print_table(heading, [[m.name, m.attention, layers_of(m), brief(m.num_attention_heads),
                            brief(m.elements_per_token_per_layer), brief(r["elements_per_token"]),
-                           brief(r["bytes_per_token"]), besides(m), SOURCE_KINDS[m.source_kind], m.source]
+                           brief(r["bytes_per_token"]), besides(m)]
                           for m, r in zip(models(), rows, strict=True)], left=2)
-    print("\nConfig copy: of the released config.json. Class default: what a class assumes, from which the released")
-    print("config.json may differ. Test config, reference code: what somebody's test or code assumes.\n")
+    print(f"\n{SOURCES}")
+    first, second = max(len(m.name) for m in models()), max(map(len, SOURCE_KINDS.values()))
+    for m in models():
+        cells, widths = (m.name, SOURCE_KINDS[m.source_kind], m.source), (first, second, width - first - second - 4)
+        print(*row(cells, widths), sep="\n")
+    print()
     for name, why in refused().items():
-        print(f"Not counted: {name}: {why}.")
+        print(textwrap.fill(f"Not counted: {name}: {why}.", width, subsequent_indent="  "))
     return 0
