@@ -213,5 +213,9 @@ def test_a_full_disk_is_one_sentence():
 
 def test_ctrl_c_gives_130(monkeypatch, capsys):
     monkeypatch.setattr(tables, "run_models", lambda args: signal.raise_signal(signal.SIGINT))
-    assert cli.main(["models"]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are deaf to it
+    try:
+        assert cli.main(["models"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "mla_lab: interrupted.\n"

@@ -15,18 +15,27 @@ from mla_lab.__main__ import main
 ROOT = Path(__file__).parent.parent
 
 
+def heard():
+    """In the child: Ctrl-C ends it, even where a shell has started these tests in the background, deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(folder, *words, once):
     """Exit code and what was said, Ctrl-C having gone to the whole process group when ``once(pid)`` was true."""
     target = folder / "report.json"
     command = [sys.executable, "-m", *words, "--json", str(target)]
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not once(process.pid):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heard) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not once(process.pid):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     assert not list(folder.iterdir()), "a file is left"
     return process.returncode, said
 
