@@ -75,7 +75,7 @@ def open_and_run(page, name):
     page.evaluate(OPEN, name)
     page.wait_for_function(IDLE)
     page.evaluate(RUN)
-    page.wait_for_function(RAN)
+    page.wait_for_function(RAN, polling=250)  # at every frame it would take the core from the kernel
     return page.evaluate(WRONG)
 
 
