@@ -36,7 +36,7 @@ test-unit: .venv/.test  ## the tests of tests/
 # same numbers.
 # pytest fails where it collects nothing, so an empty folder is not green.
 test-notebooks-numpy: .venv/.test  ## every stored output of the notebooks, computed again on NumPy
-	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest $(PARALLEL) $(NBVAL) notebooks
+	@MLA_LAB_BACKEND=numpy OPENBLAS_NUM_THREADS=2 OMP_NUM_THREADS=1 $(PY) -m pytest $(PARALLEL) $(NBVAL) notebooks
 
 test-notebooks-torch: .venv/.test  ## the same on torch
 	@MLA_LAB_BACKEND=torch OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest $(PARALLEL) $(NBVAL) notebooks
